@@ -230,7 +230,7 @@ class Fault(NamedTuple):
     """One fault, with its delay after the start of the previous one."""
 
     after_s: float
-    kind: str  # kill, cut, swallow, slow, cut after upload, freeze
+    kind: str  # kill, kill and flip, cut, swallow, slow, cut after upload, freeze
     role: str
     duration_s: float
     directions: tuple[str, ...] = ()
@@ -275,6 +275,7 @@ class Outcome:
     spared: int = 0  # messages that a reconnecting sender held for lost and the other side had
     repeats: int = 0  # messages that came twice and were dropped
     restarts: int = 0
+    damaged: int = 0  # files that a restarting node found damaged and did without
     events: int = 0  # in all logs, checked
     logs_missed: int = 0  # nodes with a log that could not be copied
 
@@ -394,6 +395,7 @@ class Schedule:
         proxy = self._proxies.get(fault.role)
         actions: dict[str, Callable[[], Awaitable[object]]] = {
             "kill": lambda: self._kill(fault.role, fault.duration_s),
+            "kill and flip": lambda: self._kill(fault.role, fault.duration_s, flip=True),
             "freeze": lambda: self._freeze(fault.role, fault.duration_s),
         }
         if proxy is not None:
@@ -407,14 +409,20 @@ class Schedule:
         if await actions[fault.kind]() is False:
             self.outcome.faults.remove(str(fault))
 
-    async def _kill(self, name: str, pause_s: float) -> bool:
-        child = self._up.children[name]
+    async def _kill(self, name: str, pause_s: float, flip: bool = False) -> bool:
+        child, checkpoint = self._up.children[name], self._up.nodes / name / "run" / "state" / "checkpoint.safetensors"
+        while flip and not checkpoint.exists() and child.code is None:
+            await asyncio.sleep(0.01)
         if name in self._down or child.process is None or child.code is not None:
             return False
         self._down.add(name)
         child.process.kill()
         await child.process.wait()
         self._killed[name].append(child.log.stat().st_size)
+        if flip:
+            data = bytearray(checkpoint.read_bytes())
+            data[-1] ^= 1
+            checkpoint.write_bytes(data)
         await asyncio.sleep(pause_s)
         await child.start()
         self._down.discard(name)
@@ -454,10 +462,10 @@ class Schedule:
             await asyncio.sleep(0.01)
 
     def _copy_logs(self, all_of_them: bool = False) -> None:
-        """A log is whole once the next has begun, and is written over when the one after that begins."""
+        """A log is whole once the next has begun, and is written over some checkpoints later."""
         for name, copies in self._copies.items():
             state = self._up.nodes / name / "run" / "state"
-            found = {journal_number(path): path for path in (state / "journal-0.log", state / "journal-1.log")}
+            found = {journal_number(path): path for path in state.glob("journal-*.log")}
             found.pop(-1, None)
             for number, path in found.items():
                 whole = number + 1 in found or all_of_them
@@ -508,6 +516,7 @@ class Schedule:
             rows = self._log(name)
             outcome.resets += sum(bool(row.get("reset")) for row in rows) if name == SERVER else 0
             outcome.spared += sum(row.get("known", 0) for row in rows if row["event"] == "joined")
+            outcome.damaged += sum(row["event"] == "damaged file" for row in rows)
             self._check_goes_on(name)
         self._check_metrics()
         self._check_once()

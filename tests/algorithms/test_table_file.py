@@ -5,7 +5,9 @@ import os
 import resource
 import signal
 import stat
+import struct
 from pathlib import Path
+from zlib import crc32
 
 import numpy as np
 import pytest
@@ -15,8 +17,7 @@ from hypothesis import strategies as st
 from colonnade.algorithms.table import EmbeddingTable
 from colonnade.algorithms.table_file import FileTable, Tables
 from colonnade.drivers.row_file import FileStorage
-from colonnade.drivers.undo import Position
-from colonnade.protocol.errors import CheckpointError, LocalProtocolError
+from colonnade.protocol.errors import CheckpointError, DamagedFile, LocalProtocolError
 
 WIDTHS = (2, 3)
 ROWS = 40
@@ -44,7 +45,7 @@ renewals = st.tuples(
     st.just("renew"), st.sampled_from([(0,), (1,), (0, 1)]), st.lists(st.integers(0, ROWS - 1), max_size=9),
     st.integers(0, 99),
 )  # fmt: skip
-others = st.sampled_from([("save",), ("checkpointed",), ("load",), ("killed",)])
+others = st.sampled_from([("save",), ("checkpointed",), ("load",), ("killed",), ("damaged",)])
 
 
 def change(table, kind, who, rows, k):
@@ -58,20 +59,21 @@ def change(table, kind, who, rows, k):
 @settings(max_examples=60, deadline=None)
 @given(steps=st.lists(writes | renewals | others, max_size=30), dtype=st.sampled_from(["float32", "float16"]))
 def test_it_is_the_table_in_memory_whatever_happens(tmp_path_factory, steps, dtype):
-    """Writes, checkpoints, restores, and kills that leave only the files and the newest checkpoint."""
+    """Writes, checkpoints, going back, and kills after which only files and one of two kept checkpoints are left."""
     folder = tmp_path_factory.mktemp("table")
     table, model = opened(folder, dtype), EmbeddingTable(ROWS, WIDTHS, dtype)
-    saved = on_disk = (table.save(), model.values.copy(), model.renewed.copy())
+    saved = kept = before = (table.save(), model.values.copy(), model.renewed.copy())
     for step in steps:
         match step[0]:
             case "save":
                 saved = (table.save(), model.values.copy(), model.renewed.copy())
             case "checkpointed":
-                on_disk = saved
-                table.checkpointed(on_disk[0])
-            case "load" | "killed":
-                if step[0] == "killed":
-                    saved = on_disk
+                before, kept = kept, saved
+                table.checkpointed(kept[0])
+            case "load" | "killed" | "damaged":
+                if step[0] != "load":
+                    saved = kept if step[0] == "killed" else before
+                    kept = saved
                     table = opened(folder, dtype, empty=False)
                 table.load(saved[0])
                 model.values[...], model.renewed[...] = saved[1:]
@@ -151,7 +153,8 @@ def test_positions_of_another_history_are_refused(tmp_path):
     change(table, "write", 0, [2], 1)
     with pytest.raises(CheckpointError, match="do not lead back to the checkpoint"):
         table.load(left)
-    table.checkpointed(table.save())
+    for _ in range(2):  # the checkpoint before the last one can still be used
+        table.checkpointed(table.save())
     with pytest.raises(CheckpointError, match="do not lead back to the checkpoint"):
         table.load(start)
 
@@ -215,6 +218,54 @@ def test_killed_in_the_middle_of_writing_it_goes_back_to_the_checkpoint(tmp_path
         assert content(table) == content(model)
 
 
+def saved_twice(folder):
+    """A table with two checkpoints, and writes after both; returns them with what the table held then."""
+    table, found = opened(folder), []
+    for k in range(3):
+        change(table, "write", k % 2, [k, k + 1, 20], k)
+        if k < 2:
+            table.checkpointed(saved := table.save())
+            found.append((saved, content(table)))
+    return found
+
+
+@pytest.mark.parametrize(("file", "step"), [("train.rows", 61), ("train.undo-1", 7), ("train.undo-2", 7)])
+def test_a_flipped_bit_is_never_loaded_in_silence(tmp_path, file, step):
+    """Whatever bit it is: the table is as it was at the checkpoint, or the file is refused by its name."""
+    before, last = saved_twice(tmp_path)
+    folder, refused = tmp_path / "table", 0
+    whole = {path: path.read_bytes() for path in folder.iterdir()}
+    places = range(0, len(whole[folder / file]), step)
+    for place in places:
+        for saved, expected in (before, last):
+            for path, data in whole.items():
+                path.write_bytes(data)
+            damaged = bytearray(whole[folder / file])
+            damaged[place] ^= 1 << place % 8
+            (folder / file).write_bytes(damaged)
+            table = opened(tmp_path, empty=False)
+            try:
+                table.load(saved)
+            except DamagedFile as error:
+                refused += 1
+                assert "train." in str(error) and ("damaged" in str(error) or "do not lead back" in str(error))
+            else:
+                assert content(table) == expected, place
+    assert refused > len(places) / 2, "or the test flips what is never read"
+
+
+def test_rows_that_a_power_cut_lost_are_noticed(tmp_path):
+    """The file holds an earlier, valid content of a row: no checksum of the row itself could tell."""
+    _, (saved, _) = saved_twice(tmp_path)
+    rows = tmp_path / "table" / "train.rows"
+    data = bytearray(rows.read_bytes())
+    size = len(data) // ROWS
+    data[:size] = bytes(size)
+    rows.write_bytes(data)
+    with pytest.raises(DamagedFile, match="train.rows: damaged: its rows are not those of the checkpoint"):
+        opened(tmp_path, empty=False).load(saved)
+
+
 @pytest.fixture
 def no_more_than():
     """Files of this process may not grow beyond this many bytes; Python ignores the signal, and the write fails."""
@@ -251,17 +302,19 @@ def test_undoing_may_be_killed_too(tmp_path):
     for k in range(6):
         change(table, "write", k % 2, [k, k + 1, 20], k)
     with (tmp_path / "table" / "train.undo-1").open("ab") as log:
-        log.write(b"\x50\0\0\0\1\2\3\4torn")
+        pair = struct.pack("<II", 0x50, 1)
+        log.write(pair + struct.pack("<I", crc32(pair)) + b"torn")
     half, undone = opened(tmp_path, empty=False), []
 
     def die_after_two(record):
         if len(undone) == 2:
             raise KeyboardInterrupt
         undone.append(record)
-        half._file._take_back(record)
+        take_back(record)
 
+    take_back, half._file._take_back = half._file._take_back, die_after_two
     with pytest.raises(KeyboardInterrupt):
-        half._file._undo.back_to(Position(*saved["at"]), die_after_two)
+        half._file.back_to(saved["at"])
     assert content(half) != before
     again = opened(tmp_path, empty=False)
     again.load(saved)

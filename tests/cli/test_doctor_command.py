@@ -156,8 +156,7 @@ def test_only_what_an_extra_is_for_imports_its_packages():
     """Every other module can be imported without these: modules that reach one through imports at their top."""
     optional = {
         "private_set_intersection",
-        "fastapi",
-        "uvicorn",
+        "h11",
         "prometheus_client",
         "ray",
         "mlflow",

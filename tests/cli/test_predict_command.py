@@ -91,9 +91,8 @@ def test_without_a_server_it_says_what_to_start(here):
         predict(Path("small.toml"), Path("ids.txt"), Path("out.csv"))
     folder = here / "runs" / "small-server" / "predict"
     folder.mkdir(parents=True)
-    (folder / "http").write_text("127.0.0.1:9")  # no process listens there
-    (folder / "token").write_text("t")
-    with pytest.raises(ConfigError, match="no server answers at 127.0.0.1:9"):
+    (folder / "http").write_text("http://127.0.0.1:9")  # where nobody listens
+    with pytest.raises(ConfigError, match="no server answers at http://127.0.0.1:9"):
         predict(Path("small.toml"), Path("ids.txt"), Path("out.csv"))
 
 

@@ -3,6 +3,7 @@
 import asyncio
 import os
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,7 @@ from colonnade.deployment.server_side import ServerSide
 from colonnade.predict.asking import door_of
 from colonnade.predict.in_one_place import predict_in_one_place
 from colonnade.predict.processes import predicting_party, predicting_server
+from colonnade.predict.tokens import Tokens
 
 os.environ["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = "0"  # ray reads this when it is imported
 
@@ -41,7 +43,8 @@ async def _ask(
         parties = [predicting_party(make_party(name, address)) for name in names]
         running += [asyncio.ensure_future(party.run()) for party in parties]
         await _until(lambda: all(peer.stream for peer in server.node.peers.values()))
-        found = await asyncio.to_thread(door_of(server.out).request, "POST", "/predict", {"ids": ids})
+        with Tokens(server.out / "predict").lent() as token, closing(door_of(server.out, token)) as door_here:
+            found = await asyncio.to_thread(door_here.request, "POST", "/predict", {"ids": ids})
         return found["answers"], [host.application.side.role for host in (server, *parties)]
     finally:
         for task in running:

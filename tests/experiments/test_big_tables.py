@@ -1,5 +1,6 @@
 """Runs whose server keeps its tables in files: the same runs bit for bit, killed or not."""
 
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -7,6 +8,7 @@ import pytest
 
 from colonnade.config.schema import apply_overrides, from_dict
 from colonnade.experiments.run import Run, prepare, reopen
+from colonnade.protocol import state
 from colonnade.protocol.errors import CheckpointError, ConfigError
 
 TABLES: dict[str, Any] = {
@@ -35,6 +37,12 @@ def often(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("colonnade.experiments.run.SLICE_EVENTS", 20)
 
 
+def flip(path: Path) -> None:
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 4
+    path.write_bytes(data)
+
+
 def hashes(run: Run) -> list[Any]:
     summary = run.execute()
     return [summary[key] for key in HASHES]
@@ -60,10 +68,12 @@ def test_in_a_file_as_in_memory_killed_or_not(tmp_path: Path, method: dict[str, 
 
     with pytest.raises(InterruptedError):
         killed.execute(kill)
-    assert len(list(folder.glob("table/*.undo-*"))) == 2, "one log for each table"
-    assert killed.folder is not None
-    saved: Any = killed.folder.load_checkpoint()
+    assert len(list(folder.glob("table/*.undo-*"))) == 4, "for each table, two logs: back to either checkpoint"
+    saved: Any = state.unpack((folder / "checkpoint.safetensors").read_bytes())
     assert saved["simulator"]["nodes"][0]["role"]["table"].keys() == {"at", "clipped"}, "and no copy of the table"
+    damaged = Path(shutil.copytree(folder, tmp_path / "damaged"))
+    flip(damaged / "checkpoint.safetensors")
+    assert hashes(reopen(big, damaged)) == calm, "from the checkpoint before, and its table"
     assert hashes(reopen(big, folder)) == calm
 
     (folder / "table" / "train.rows").unlink()

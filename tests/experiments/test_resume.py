@@ -42,7 +42,7 @@ eval_every = 100
 checkpoint_every = 50
 seed = 4
 """
-CHECKPOINT = "checkpoint.safetensors"
+CHECKPOINT, BEFORE = "checkpoint.safetensors", "checkpoint-before.safetensors"
 
 
 def config(**overrides: Any) -> Any:
@@ -247,13 +247,38 @@ def test_a_folder_without_a_run_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("keep", [0, 5, 1000, -1])
-def test_a_truncated_checkpoint_is_refused_clearly(folder: Path, keep: int) -> None:
+def test_truncated_checkpoints_are_refused_clearly(folder: Path, keep: int) -> None:
     rows = (folder / "metrics.jsonl").read_bytes()
-    (folder / CHECKPOINT).write_bytes((folder / CHECKPOINT).read_bytes()[:keep])
-    with pytest.raises(CheckpointError, match="damaged") as caught:
+    for name in (CHECKPOINT, BEFORE):
+        (folder / name).write_bytes((folder / name).read_bytes()[:keep])
+    with pytest.raises(CheckpointError, match="damaged.*no earlier checkpoint can be used: start a new run") as caught:
         reopen(config(), folder)
-    assert str(folder / CHECKPOINT) in str(caught.value)
+    assert str(folder / CHECKPOINT) in str(caught.value) and str(folder / BEFORE) in str(caught.value)
     assert (folder / "metrics.jsonl").read_bytes() == rows  # no record was discarded
+
+
+def flip(path: Path, place: int) -> None:
+    data = bytearray(path.read_bytes())
+    data[place] ^= 1
+    path.write_bytes(data)
+
+
+def test_a_flipped_bit_in_the_checkpoint_costs_only_the_time_since_the_one_before(
+    folder: Path, undisturbed: Path
+) -> None:
+    flip(folder / CHECKPOINT, -1)
+    reopen(config(), folder).execute()
+    summary, *rest = result(folder)
+    assert f"{folder / CHECKPOINT}: " in summary["note"] and "damaged" in summary["note"]
+    calm, *calm_rest = result(undisturbed)
+    assert (summary | {"note": ""}, *rest) == (calm, *calm_rest)
+
+
+def test_a_flipped_bit_in_the_only_checkpoint_is_refused(folder: Path) -> None:
+    (folder / BEFORE).unlink()
+    flip(folder / CHECKPOINT, 5000)
+    with pytest.raises(CheckpointError, match="damaged: the checksum of its .* bytes is wrong; no earlier checkpoint"):
+        reopen(config(), folder)
 
 
 def test_killed_while_a_checkpoint_was_written(folder: Path, undisturbed: Path) -> None:

@@ -3,11 +3,13 @@
 import asyncio
 import io
 import types
+from contextlib import closing
 
 import numpy as np
 import pytest
 
 from colonnade.algorithms.fedvs.prediction import CodedAnswer, CodedParty, CodedShare
+from colonnade.algorithms.prediction.messages import Question
 from colonnade.algorithms.prediction.sums import Contribute
 from colonnade.config.schema import from_dict
 from colonnade.data import load, party_share, save_share, server_share, split
@@ -24,8 +26,9 @@ from colonnade.drivers.processes.node import Node
 from colonnade.models.polynomial import powers
 from colonnade.predict.asking import door_of
 from colonnade.predict.processes import predicting_party, predicting_server
+from colonnade.predict.tokens import Tokens
 from colonnade.protocol.errors import ConfigError, RemoteProtocolError
-from colonnade.protocol.events import Received, Send, Started, WorkDone
+from colonnade.protocol.events import Emit, Received, Send, Started, WorkDone
 
 NAMES = tuple(f"p{n}" for n in range(5))
 PATIENCE_S = 60.0
@@ -88,8 +91,8 @@ class World:
     def ask(self, *ids, names=NAMES):
         async def then(server, running):
             await until(lambda: all(server.node.peers[name].stream for name in names))
-            door = door_of(server.out)
-            return (await asyncio.to_thread(door.request, "POST", "/predict", {"ids": list(ids)}))["answers"]
+            with Tokens(server.out / "predict").lent() as token, closing(door_of(server.out, token)) as door:
+                return (await asyncio.to_thread(door.request, "POST", "/predict", {"ids": list(ids)}))["answers"]
 
         return asyncio.run(self.together(predicting_server, predicting_party, names, then))
 
@@ -187,7 +190,7 @@ def party(trained):
 
 def shares_of(party, nonce, ids):
     """What it sends to the others."""
-    work = party.handle(Received("server", Contribute(nonce, 0, ids)), 0)[0]
+    _, work = party.handle(Received("server", Contribute(nonce, 0, ids)), 0)
     return party.handle(WorkDone(work.token, party.compute(work.job)), 0)
 
 
@@ -208,8 +211,8 @@ def test_a_party_refuses_what_cannot_be(trained, party):
     with pytest.raises(RemoteProtocolError, match="twice"):
         party.handle(Received("p1", share), 0)
     for question in (["nobody"], []):
-        with pytest.raises(RemoteProtocolError, match="asks for a sum"):
-            party.handle(Received("server", Contribute(2, 0, question)), 0)
+        refused = Question(len(question), 0, len(question), "malformed")
+        assert party.handle(Received("server", Contribute(2, 0, question)), 0) == [Emit(refused)]
 
 
 def test_shares_may_come_before_the_order(trained, party):

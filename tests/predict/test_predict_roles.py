@@ -6,8 +6,20 @@ import numpy as np
 import pytest
 
 from colonnade.algorithms import METHODS
-from colonnade.algorithms.prediction.messages import Ask, Asked, Compute, Computed, Find, Found, Mean
-from colonnade.algorithms.prediction.party import MAX_ASKED, PredictParty
+from colonnade.algorithms.prediction.messages import (
+    Ask,
+    Asked,
+    Compute,
+    Computed,
+    Declined,
+    Find,
+    Found,
+    Mean,
+    PartyDeclined,
+    Question,
+)
+from colonnade.algorithms.prediction.party import MAX_ASKED, MAX_UNDER_WAY, PredictParty
+from colonnade.algorithms.prediction.quota import Bucket
 from colonnade.algorithms.prediction.server import PredictServer
 from colonnade.algorithms.prediction.standing_in import AWAY, FALLBACK, LACKS, SENT, StandIns
 from colonnade.data import Lookup
@@ -26,6 +38,7 @@ from colonnade.protocol.events import (
     Work,
     WorkDone,
 )
+from colonnade.protocol.role import WITHHELD
 
 SECOND = 10**9
 
@@ -176,7 +189,9 @@ def test_a_party_embeds_what_it_has(party):
     result = party.compute(work.job)
     assert (result.number, result.start, result.has.tolist()) == (4, 8, [True, False, True])
     assert result.values.tolist() == [[2, 20], [1, 10]]
-    assert party.handle(WorkDone(work.token, result), 0) == [Send("server", result)]
+    record, send = party.handle(WorkDone(work.token, result), 0)
+    assert record == Emit(Question(3, 2, 0)), "recorded before it is sent"
+    assert isinstance(send.message, Found) and send.message.values is result.values
 
 
 def test_a_party_that_has_nothing_says_so(party):
@@ -200,9 +215,54 @@ def test_a_party_tells_its_mean_at_the_start_and_to_a_server_that_has_forgotten(
 
 
 @pytest.mark.parametrize("ids", [[], ["a"] * (MAX_ASKED + 1), ["a" * 1000]], ids=["none", "too many", "too long"])
-def test_a_question_that_is_too_much_is_refused(party, ids):
-    with pytest.raises(RemoteProtocolError, match="asks for"):
-        party.handle(Received("server", Ask(1, 0, ids)), 0)
+def test_a_question_that_is_too_much_is_declined(party, ids):
+    record, send = party.handle(Received("server", Ask(1, 7, ids)), 0)
+    assert record == Emit(Question(len(ids), 0, len(ids), "malformed"))
+    assert send == Send("server", Declined(1, 7, "malformed"))
+
+
+def test_a_quota_comes_back_with_time():
+    lookup = Lookup({"a": 0, "b": WITHHELD}, np.array([[1]], np.float32))
+    party = PredictParty(Trained(), lookup, 2, None, [Bucket(3, 60), Bucket(5, 86_400, used=1)])
+
+    def ask(rows, now):
+        return party.handle(Received("server", Ask(1, 0, ["a"] * rows)), now)[-1]
+
+    assert isinstance(ask(2, 0), Work)
+    assert ask(2, 0) == Send("server", Declined(1, 0, "quota")), "beyond the minute's"
+    assert isinstance(ask(2, 40 * SECOND), Work), "2 of 3 are back after 40 s"
+    assert ask(1, 4000 * SECOND) == Send("server", Declined(1, 0, "quota")), "beyond the day's"
+    assert isinstance(ask(1, 80_000 * SECOND), Work)
+
+
+def test_a_party_holds_a_bounded_number_of_questions(party):
+    works = [party.handle(Received("server", Ask(1, 0, ["a"])), 0)[0] for _ in range(MAX_UNDER_WAY)]
+    assert party.handle(Received("server", Ask(1, 0, ["a"])), 0)[1] == Send("server", Declined(1, 0, "quota"))
+    party.handle(WorkDone(works[0].token, party.compute(works[0].job)), 0)
+    assert isinstance(party.handle(Received("server", Ask(1, 0, ["a"])), 0)[0], Work)
+
+
+def test_an_id_that_is_withheld_looks_like_one_that_the_party_lacks():
+    party = PredictParty(Trained(), Lookup({"a": 0, "b": WITHHELD}, np.array([[1]], np.float32)), 2, None)
+    work = party.handle(Received("server", Ask(1, 0, ["a", "b", "x"])), 0)[0]
+    record, send = party.handle(WorkDone(work.token, party.compute(work.job)), 0)
+    assert send.message.has.tolist() == [True, False, False]
+    assert record == Emit(Question(3, 1, 1, "not aligned"))
+
+
+def test_an_absurd_embedding_declines_the_question_and_ends_nothing():
+    party = PredictParty(Trained(), Lookup({"a": 0}, np.array([[np.inf]], np.float32)), 2, None)
+    work = party.handle(Received("server", Ask(1, 0, ["a"])), 0)[0]
+    effects = party.handle(WorkDone(work.token, party.compute(work.job)), 0)
+    assert effects == [Emit(Question(1, 0, 1, "unanswerable")), Send("server", Declined(1, 0, "unanswerable"))]
+
+
+def test_a_party_that_declines_is_away_for_that_question(server):
+    server.handle(Asked(1, ["a"], ["bank", "shop"]), 0)
+    assert server.handle(Received("shop", Declined(1, 0, "\x1b]0;")), 0) == [Emit(PartyDeclined("shop", "unknown"))]
+    effects = server.handle(Received("bank", of_bank(1, 5)), 0)
+    assert computed(server, effects).away == ["shop"]
+    assert server.handle(Received("shop", Declined(1, 0, "quota")), 0) == [], "too late"
 
 
 def test_a_party_answers_only_the_server(party):

@@ -4,7 +4,7 @@ import asyncio
 import io
 import json
 import shutil
-from contextlib import asynccontextmanager
+from contextlib import ExitStack, asynccontextmanager, closing
 
 import numpy as np
 import polars
@@ -25,6 +25,7 @@ from colonnade.drivers.processes.certificates import throw_away
 from colonnade.drivers.processes.logs import Log
 from colonnade.predict.asking import door_of
 from colonnade.predict.processes import predicting_party, predicting_server
+from colonnade.predict.tokens import Tokens
 from colonnade.privacy.gaussian import epsilon_of
 from colonnade.protocol.errors import ColonnadeError, ConfigError, RemoteProtocolError
 
@@ -122,8 +123,8 @@ class World:
 
     @asynccontextmanager
     async def up(self, *names, told=None, **own):
-        """Server and parties from their checkpoints; yields a way to ask them."""
-        self.address = "127.0.0.1:0"
+        """Server and parties from their checkpoints; the way to ask."""
+        self.address, stack = "127.0.0.1:0", ExitStack()
         server = predicting_server(self.server(**own))
         running = {"server": asyncio.ensure_future(server.run())}
         (server.out / "predict" / "http").unlink(missing_ok=True)
@@ -141,15 +142,17 @@ class World:
             await until(
                 lambda: all(peers[name].stream for name in names) and len(server.application.role.means()) >= told
             )
-            door = door_of(server.out)
+            token = stack.enter_context(Tokens(server.out / "predict").lent())
+            door = stack.enter_context(closing(door_of(server.out, token)))
 
             async def ask(*ids):
                 found = await asyncio.to_thread(door.request, "POST", "/predict", {"ids": list(ids)})
                 return found["answers"]
 
-            ask.server, ask.nodes, ask.running = server, nodes, running
+            ask.server, ask.nodes, ask.running, ask.door = server, nodes, running, door
             yield ask
         finally:
+            stack.close()
             for task in running.values():
                 task.cancel()
             await asyncio.gather(*running.values(), return_exceptions=True)
@@ -319,11 +322,8 @@ def test_ids_that_some_have_and_that_no_member_has(trained):
 def test_a_wrong_token_is_said(trained):
     async def story():
         async with trained.up("bank") as ask:
-            door = door_of(ask.server.out)._replace(token="guess")
             with pytest.raises(ColonnadeError, match="wrong token"):
-                await asyncio.to_thread(door.request, "GET", "/status")
-            mode = (ask.server.out / "predict" / "token").stat().st_mode
-            assert mode & 0o777 == 0o600
+                await asyncio.to_thread(door_of(ask.server.out, "guess").request, "GET", "/status")
 
     asyncio.run(story())
 
@@ -386,7 +386,7 @@ def test_nothing_trained_nothing_predicted(folder):
 def test_the_status_says_which_parties_are_here(trained):
     async def story():
         async with trained.up("bank") as ask:
-            return await asyncio.to_thread(door_of(ask.server.out).request, "GET", "/status")
+            return await asyncio.to_thread(ask.door.request, "GET", "/status")
 
     status = asyncio.run(story())
     assert {party["name"]: party["state"] for party in status["parties"]} == {

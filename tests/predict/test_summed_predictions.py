@@ -2,6 +2,7 @@
 
 import asyncio
 import io
+from contextlib import closing
 
 import numpy as np
 import pytest
@@ -27,6 +28,7 @@ from colonnade.drivers.processes.logs import Log
 from colonnade.drivers.processes.node import Node
 from colonnade.predict.asking import door_of
 from colonnade.predict.processes import predicting_party, predicting_server
+from colonnade.predict.tokens import Tokens
 from colonnade.protocol.errors import ConfigError, RemoteProtocolError
 from colonnade.protocol.events import Emit, PeerLost, Received, Send, Started, TimerFired, WorkDone
 
@@ -98,9 +100,9 @@ def test_a_sum_is_what_all_margins_say_and_nothing_but_sums_crosses(tmp_path, mo
     async def ask(running):
         server = await_server[0]
         await until(lambda: all(peer.stream for peer in server.node.peers.values()))
-        door = door_of(server.out)
         sent.clear()
-        return await asyncio.to_thread(door.request, "POST", "/predict", {"ids": [*ids, "nobody"]})
+        with Tokens(server.out / "predict").lent() as token, closing(door_of(server.out, token)) as door:
+            return await asyncio.to_thread(door.request, "POST", "/predict", {"ids": [*ids, "nobody"]})
 
     await_server = []
 
@@ -208,8 +210,8 @@ def test_weights_that_were_summed_without_a_party_do_not_predict():
 
 
 def contribute(party, message):
-    """The effects of the server's order."""
-    (work,) = party.handle(Received("server", message), 0)
+    """What follows from the server's order."""
+    _, work = party.handle(Received("server", message), 0)
     return party.handle(WorkDone(work.token, party.compute(work.job)), 0)
 
 

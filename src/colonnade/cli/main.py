@@ -29,6 +29,7 @@ from colonnade.cli.run import run
 from colonnade.cli.serve import serve
 from colonnade.cli.status import status
 from colonnade.cli.sweep import sweep
+from colonnade.cli.token import token_app
 from colonnade.cli.up import up
 from colonnade.protocol.errors import ColonnadeError
 from colonnade.release import commit
@@ -62,7 +63,8 @@ def _options(
 # In the order of `colonnade --help`.
 for command in (run, compare, sweep, demo, protocols, report, serve, join, up, status, predict, align, init, doctor):
     app.command(cls=ListsMethods if command in (compare, sweep) else None)(command)
-for name, group in {"data": data_app, "certs": certs_app, "attack": attack_app, "privacy": privacy_app}.items():
+groups = {"data": data_app, "certs": certs_app, "token": token_app, "attack": attack_app, "privacy": privacy_app}
+for name, group in groups.items():
     app.add_typer(group, name=name)
 
 

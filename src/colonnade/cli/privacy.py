@@ -2,6 +2,7 @@
 
 import typer
 
+from colonnade.cli.privacy_audit import audit
 from colonnade.cli.privacy_fedvs import fedvs
 from colonnade.cli.privacy_ledger import ledger
 from colonnade.cli.privacy_plan import plan
@@ -22,5 +23,5 @@ def _group() -> None:
     """Plan, report and check what a method's messages reveal."""
 
 
-for command in (fedvs, plan, report, ledger):
+for command in (fedvs, plan, report, ledger, audit):
     privacy_app.command()(command)

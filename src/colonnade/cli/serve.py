@@ -46,7 +46,7 @@ def serve(
     log = log_of("server", log_json, log_level)
     side = _side(trusted_config(config, settings, trust), out or own_folder(config, "server"), log)
     if predict or side.config.predict.stay:  # before any training, not after it
-        require_extra("serve", "answering predictions over HTTP", "fastapi", "uvicorn")
+        require_extra("serve", "answering predictions over HTTP", "h11")
     if predict:
         with tls_refusals_to(log):
             return _answer(side, parent)

@@ -222,27 +222,50 @@ STAND_INS: tuple[Literal["cached", "fallback", "refuse"], ...] = ("cached", "fal
 
 
 class PredictConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Private settings of the server: what it answers after training, and how."""
+    """Private settings of a member: what it answers after training, and how.
+
+    A party reads `stay`, the keys that begin with `answer`, and `audit_mb`. The other keys are the server's.
+    """
 
     stay: bool = False  # continue with predictions when training has ended
     http: str = "127.0.0.1:7460"
+    tls: bool = True  # false: plain HTTP, on loopback only
+    certificate: str | None = None  # of the endpoint, with `key`; left out: the server's certificate in [network]
+    key: str | None = None
     away: list[Literal["cached", "fallback", "refuse"]] = msgspec.field(default_factory=lambda: list(STAND_INS))
     min_parties: int = 1  # number of parties that an answer must rest on
     deadline_s: float = 5.0
     max_ids: int = 10_000
     max_body_mb: float = 4.0
     cache_rows: int = 100_000
+    caller_requests_per_minute: int = 6_000
+    caller_rows_per_day: int = 1_000_000
+    max_requests: int = 64  # of all callers, at the same time
+    max_waiting: int = 256  # connections without an admitted request
+    max_waiting_per_address: int = 32
+    request_s: float = 15.0  # time for the head of a request, and for its body
+    idle_s: float = 30.0  # time until the next request on a connection
+    answer: Literal["aligned", "all"] = "aligned"  # the ids that a party answers for
+    answer_rows_per_minute: int = 1_000_000
+    answer_rows_per_day: int = 10_000_000
+    audit_mb: float = 16.0  # of the party's audit file, and as much of the one before it
 
     def __post_init__(self) -> None:
+        if (self.certificate is None) != (self.key is None):
+            raise ConfigError(
+                "predict.certificate", self.certificate, "give predict.certificate and predict.key, or neither"
+            )
         if not self.away or self.away[-1] != "refuse" or len(set(self.away)) < len(self.away):
             advice = (
                 'list the replacements of a missing party, in order, with "refuse" at the end: ["fallback", "refuse"]'
             )
             raise ConfigError("predict.away", self.away, advice)
-        for name in ("deadline_s", "max_body_mb"):
+        for name in ("deadline_s", "max_body_mb", "request_s", "idle_s", "audit_mb"):
             if not 0 < getattr(self, name) < float("inf"):
                 raise ConfigError(f"predict.{name}", getattr(self, name), "must be above 0")
-        for name in ("min_parties", "max_ids", "cache_rows"):
+        counts = ("min_parties", "max_ids", "cache_rows", "max_requests", "max_waiting", "max_waiting_per_address")
+        quotas = ("caller_requests_per_minute", "caller_rows_per_day", "answer_rows_per_minute", "answer_rows_per_day")
+        for name in (*counts, *quotas):
             if getattr(self, name) < 1:
                 raise ConfigError(f"predict.{name}", getattr(self, name), "must be 1 or more")
 

@@ -19,16 +19,17 @@ from colonnade.data.table import Table
 from colonnade.data.tables import check_columns, column_names, npz_arrays, read_columns
 from colonnade.data.task import Array
 from colonnade.protocol.errors import ConfigError, DataError
+from colonnade.protocol.role import WITHHELD
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Lookup:
-    places: dict[str, int]
+    places: dict[str, int]  # id → row; WITHHELD: the party does not answer for this id
     x: Array  # float32 (rows, features)
     rules: IdRules = field(default_factory=IdRules)
 
     def find(self, ids: Sequence[str]) -> Array:
-        """Return the row of each id, -1 for an unknown id."""
+        """Return the row of each id, -1 for an unknown id, WITHHELD for one without an answer."""
         return np.array([self.places.get(normalise(id, self.rules), -1) for id in ids], np.int64)
 
 
@@ -39,11 +40,12 @@ def party_lookup(
     rules: IdRules | None = None,
     format: str | None = None,
     dialect: Dialect = USUAL,
+    answered: Array | None = None,
 ) -> Lookup:
-    """Make the lookup of a share's own rows, or of all rows in a party's files, aligned or not.
+    """Make the lookup of a share's own rows, or of the rows in a party's files.
 
     All files have the same format. The rules of the alignment decide which ids are equal. If two files have the same
-    id, the row of the later file counts.
+    id, the row of the later file counts. `answered`: the rows of the first file that the party answers for; None: all.
     """
     rules = rules or IdRules()
     if share.prepared is None:
@@ -56,7 +58,11 @@ def party_lookup(
     parts: list[Array] = []
     for file in files:
         found, x = _read(Path(file).expanduser(), share, share.prepared, id, rules, format, dialect)
-        places |= _places(found, sum(map(len, parts)))
+        here = _places(found, sum(map(len, parts)))
+        if answered is not None and not parts:
+            kept = set(answered.tolist())
+            here = {id: row if row in kept else WITHHELD for id, row in here.items()}
+        places |= here
         parts.append(x)
     return Lookup(places, np.concatenate(parts), rules)
 

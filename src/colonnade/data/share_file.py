@@ -161,6 +161,7 @@ def _reading(path: Path, kind: str) -> Iterator[tuple[Mapping[str, Any], MappedF
     """Yield the content of a file of this kind, with mapped arrays; every DataError names the file."""
     try:
         mapping = MappedFile(path)
+        state.check(mapping.bytes, mapping.give_back)
         found = state.views(mapping.bytes)
         if not isinstance(found, dict) or found.get("kind") != kind:
             raise CheckpointError(f"this is not a {kind}")

@@ -145,6 +145,7 @@ class ServerHost(Generic[A_co]):
             "updates_per_s": round(pace.per_s, 2),
             "waits_for": self.application.waits_for(),
             "waited_s": round(pace.waited_s, 1),
+            "damaged_files": self.node.damaged_files,
             "digest": shared_digest(self.application.shared),
             **self.application.status(pace),
         }

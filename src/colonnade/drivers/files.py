@@ -1,16 +1,34 @@
-"""File operations on POSIX and Windows: atomic replacement, locks, and reads and writes at an offset."""
+"""File operations on POSIX and Windows: atomic replacement, locks, and reads and writes at an offset.
+
+Everything that a role reads back after a restart is written through a `Disk`. Tests replace it with one that loses,
+tears and misdirects writes.
+"""
 
 import os
 import sys
 import threading
 import time
 from collections.abc import Iterable, Sequence
+from itertools import islice
 from pathlib import Path
 
 from colonnade.protocol.errors import CheckpointError
 
-__all__ = ["BINARY", "CUT_OFF_S", "lock_file", "read_at", "replace_file", "sync_folder", "try_lock", "write_at"]
+__all__ = [
+    "BINARY",
+    "CUT_OFF_S",
+    "DISK",
+    "Disk",
+    "lock_file",
+    "read_at",
+    "replace_file",
+    "sync_folder",
+    "try_lock",
+    "write_at",
+    "write_beside",
+]
 
+PARTS = 512  # written at once; the system takes 1,024
 CUT_OFF_S = 600.0  # within this time a node that was cut off has noticed it (Ray takes three minutes)
 
 
@@ -66,17 +84,76 @@ else:
             os.close(directory)
 
 
-def replace_file(path: Path, chunks: Iterable[bytes | memoryview], mode: int = 0o666) -> None:
+class Disk:
+    """The operations that change files, and the boot id. Each raises OSError as the system does."""
+
+    def open(self, path: Path, flags: int, mode: int = 0o600) -> int:
+        """Open a file for writing; returns the descriptor."""
+        return os.open(path, flags | BINARY, mode)
+
+    def close(self, file: int) -> None:
+        os.close(file)
+
+    def write(self, file: int, parts: Sequence[bytes | memoryview], offset: int) -> int:
+        """Write the parts at `offset`; returns the number of bytes written, which may be fewer."""
+        return write_at(file, parts, offset)
+
+    def truncate(self, file: int, size: int) -> None:
+        os.ftruncate(file, size)
+
+    def sync(self, file: int) -> None:
+        """Make the file's content survive a power cut."""
+        os.fsync(file)
+
+    def rename(self, old: Path, new: Path) -> None:
+        """Replace `new`, if it is there."""
+        old.replace(new)
+
+    def unlink(self, path: Path) -> None:
+        path.unlink(missing_ok=True)
+
+    def sync_folder(self, folder: Path) -> None:
+        """Make the names in the folder survive a power cut."""
+        sync_folder(folder)
+
+    def boot_id(self) -> bytes:
+        """An id that changes when the machine restarts; zeros if the system gives none."""
+        try:
+            text = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii")
+            return bytes.fromhex(text.strip().replace("-", ""))[:16].ljust(16, b"\0")
+        except (OSError, ValueError):
+            return bytes(16)  # not Linux: a restart cannot be detected, so every boot looks the same
+
+
+DISK = Disk()
+
+
+def replace_file(path: Path, chunks: Iterable[bytes | memoryview], mode: int = 0o666, disk: Disk = DISK) -> None:
     """Replace a file in one rename: a kill leaves either the old file or the new one, complete and durable."""
+    disk.rename(write_beside(path, chunks, mode, disk), path)
+    disk.sync_folder(path.parent)  # makes the rename durable
+
+
+def write_beside(path: Path, chunks: Iterable[bytes | memoryview], mode: int, disk: Disk) -> Path:
+    """Write a complete, durable file beside `path`; returns its path, for a rename."""
     temporary = path.with_name(f".{path.name}.tmp")
-    temporary.unlink(missing_ok=True)
-    with os.fdopen(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | BINARY, mode), "wb") as file:
-        for chunk in chunks:
-            file.write(chunk)
-        file.flush()
-        os.fsync(file.fileno())
-    temporary.replace(path)
-    sync_folder(path.parent)  # makes the rename durable
+    disk.unlink(temporary)
+    file = disk.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
+    try:
+        size, chunks = 0, iter(chunks)
+        while parts := list(islice(chunks, PARTS)):
+            size += _write_all(disk, file, parts, size)
+        disk.sync(file)
+    finally:
+        disk.close(file)
+    return temporary
+
+
+def _write_all(disk: Disk, file: int, parts: list[bytes | memoryview], offset: int) -> int:
+    wanted, done = sum(map(len, parts)), disk.write(file, parts, offset)
+    while done < wanted:  # a call writes at most 2 GB
+        done += disk.write(file, [memoryview(b"".join(parts))[done:]], offset + done)
+    return done
 
 
 def lock_file(path: Path, patience_s: float = 0.0) -> int:

@@ -7,6 +7,7 @@ from colonnade.config.resolve import refuse_unbuildable
 from colonnade.config.schema import Config
 from colonnade.data import Partition
 from colonnade.deployment.up import FederationUp, prepare_up, reopen_folder, reopen_up
+from colonnade.drivers.checkpoints import NEWEST
 from colonnade.experiments.run import Run, prepare, reopen
 from colonnade.protocol.errors import ConfigError
 from colonnade.results.folder import RunFolder
@@ -51,4 +52,4 @@ def record_of(config: Config, folder: Path, driver: str) -> Summary | None:
 def checkpoint_of(folder: Path, driver: str) -> Path:
     """Return the checkpoint from which the run would continue; it may not exist yet."""
     state = folder if driver == "sim" else nodes_of(folder) / "server" / "run" / "state"
-    return state / "checkpoint.safetensors"
+    return state / NEWEST

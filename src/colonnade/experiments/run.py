@@ -87,6 +87,7 @@ class Run:
         self.stopping = False  # Ctrl-C was typed
         self._begin()
         self._losses = 0
+        self._damaged: list[str] = []  # files that an earlier checkpoint stood in for
         self._wall_before = 0.0
         self._started = self._saved_at = time.perf_counter()
         self.status = "running"
@@ -97,6 +98,7 @@ class Run:
         """Make new roles in their initial state."""
         setting = self.federation
         self.rows: list[dict[str, Any]] = []
+        self._opened = False  # the files of the roles
         self._server, parties = setting.made()
         self.simulator = Simulator(
             [self._server, *parties],
@@ -127,7 +129,8 @@ class Run:
             if self._losses
             else ""
         )
-        self.note = "; ".join(filter(None, (self.note, lost, loads)))
+        damaged = [f"{text} (the run continued from the checkpoint before it)" for text in self._damaged]
+        self.note = "; ".join(filter(None, (self.note, lost, loads, *damaged)))
         summary = self.summary()
         self._tracking.end(self.status, summary)
         summary["note"] = "; ".join(filter(None, (summary["note"], self._tracking.note)))
@@ -210,17 +213,25 @@ class Run:
     def resume(self) -> bool:
         """Continue from the folder's checkpoint; False if there is none yet (the run starts from the beginning)."""
         assert self.folder is not None
-        saved = self.folder.load_checkpoint()
-        self.keep_files(empty=saved is None)
-        self.rows = self.folder.cut_back(saved["rows"] if saved else 0)
-        if saved is None:
-            return False
+        found = self.folder.recover(self._load)
+        self._damaged += self.folder.damaged
+        if not found:
+            self.keep_files()
+            self.rows = self.folder.cut_back(0)
+        return found
+
+    def _load(self, saved: dict[str, Any]) -> None:
+        if self._opened:  # a table did not fit the newest checkpoint: the roles must be new
+            self.close_ledgers()
+            self._begin()
+        self.keep_files(empty=False)
         simulator_checkpoint.load(self.simulator, saved["simulator"])
         for guard in self._guards().values():
             guard.cut_back()
+        assert self.folder is not None
+        self.rows = self.folder.cut_back(saved["rows"])
         self._checkpoints.count = saved["checkpoints"]
         self._wall_before = saved["wall_s"]
-        return True
 
     def _guards(self) -> dict[str, Releases]:
         """Return the guards of the parties that have something to guard."""
@@ -229,6 +240,7 @@ class Run:
 
     def keep_files(self, empty: bool = True) -> None:
         """Keep privacy ledgers and tables in the folder."""
+        self._opened = True
         self.keep_ledgers(empty)
         assert self.folder is not None
         for node in self.simulator.nodes:

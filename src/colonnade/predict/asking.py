@@ -5,10 +5,13 @@ import contextlib
 import csv
 import http.client
 import json
+import ssl
+import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
+from colonnade.algorithms.method import SERVER
 from colonnade.config.schema import from_dict, read_toml
 from colonnade.data.formats import TABLES, format_of
 from colonnade.data.ids import ids_as_text
@@ -16,38 +19,80 @@ from colonnade.data.report_progress import silent
 from colonnade.data.suggest import did_you_mean, listing
 from colonnade.data.tables import column_names, read_columns
 from colonnade.deployment.up import FederationUp, reopen_up
+from colonnade.predict.tokens import Tokens
 from colonnade.protocol.errors import ColonnadeError, ConfigError
 from colonnade.results.folder import tables_of
 from colonnade.results.places import nodes_of, usual_folder
 
-__all__ = ["Door", "ask", "door_of", "open_door", "read_ids", "up_for_questions", "write_answers"]
+__all__ = [
+    "Door",
+    "ask",
+    "door_of",
+    "open_door",
+    "read_ids",
+    "server_folder",
+    "up_for_questions",
+    "write_answers",
+]
 
 PER_REQUEST = 1000
 PATIENCE_S = 60.0
+LONGEST_WAIT_S = 60.0  # for a quota
+TRIES = 3  # the server closes waiting connections if it has too many
 UP_S = 120.0  # for all roles to start from their checkpoints
 
+CLOSED = (ConnectionResetError, ConnectionAbortedError, BrokenPipeError, ssl.SSLEOFError, ssl.SSLZeroReturnError)
 SILENCE = (OSError, http.client.HTTPException, ValueError)  # no answer, or not from our server
 Answers = list[dict[str, Any]]
 
 
-class Door(NamedTuple):
-    """The address of an endpoint, and the token for it."""
+class Door:
+    """An endpoint with a token for it, and a connection that stays open. For one thread."""
 
-    address: str
-    token: str
+    def __init__(self, url: str, token: str, certificate: Path | None = None) -> None:
+        self.url, self.token = url, token
+        scheme, _, address = url.partition("://")
+        if scheme == "https":
+            self._connection: http.client.HTTPConnection = http.client.HTTPSConnection(
+                address, timeout=PATIENCE_S, context=_trusting(certificate)
+            )
+        else:
+            self._connection = http.client.HTTPConnection(address, timeout=PATIENCE_S)
 
     def request(self, method: str, path: str, content: Any = None) -> Any:
-        """One request; raises ColonnadeError with the server's message if it refuses."""
-        connection = http.client.HTTPConnection(self.address, timeout=PATIENCE_S)
+        """One request; raises ColonnadeError with the server's message if it refuses.
+
+        Waits and asks again if the caller's quota says so, but not for longer than LONGEST_WAIT_S.
+        """
+        while True:
+            code, reason, retry_s, found = self._request(method, path, content)
+            if code == 200:
+                return found
+            if code != 429 or not 0 < retry_s <= LONGEST_WAIT_S:
+                raise ColonnadeError(f"{self.url}: {found.get('error', reason)}")
+            time.sleep(retry_s)
+
+    def _request(self, method: str, path: str, content: Any, tries: int = TRIES) -> tuple[int, str, float, Any]:
+        """The status, its words, the seconds after which to try again, and the content of the answer."""
+        connection, kept, sent = self._connection, self._connection.sock is not None, False
         body = None if content is None else json.dumps(content)
         headers = {"Authorization": f"Bearer {self.token}", "Content-Type": "application/json"}
-        with contextlib.closing(connection):
+        try:
             connection.request(method, path, body, headers)
+            sent = True
             response = connection.getresponse()
             found = json.loads(response.read() or b"{}")
-        if response.status != 200:
-            raise ColonnadeError(f"{self.address}: {found.get('error', response.reason)}")
-        return found
+        except BaseException as error:
+            connection.close()
+            unheard = not sent or kept  # a whole request on a new connection may have been answered
+            if not isinstance(error, CLOSED) or not unheard or tries == 1:
+                raise
+            return self._request(method, path, content, tries - 1)
+        return response.status, response.reason, float(response.headers.get("Retry-After", 0)), found
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._connection.close()
 
     def answers(self) -> bool:
         """Whether the server answers."""
@@ -62,44 +107,61 @@ class Door(NamedTuple):
         return found
 
 
-def door_of(run: Path) -> Door | None:
-    """The endpoint of a server's folder; None if it never had one. Raises ConfigError if the token is unreadable."""
+def _trusting(certificate: Path | None) -> ssl.SSLContext:
+    """TLS with the server that has exactly this certificate, on any host; it is in the server's folder."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname = False
+    context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
+    context.load_verify_locations(certificate)
+    return context
+
+
+def door_of(run: Path, token: str) -> Door | None:
+    """The endpoint of a server's folder; None if it has none now."""
     folder = run / "predict"
-    if not (folder / "http").is_file():
-        return None
     try:
-        token = (folder / "token").read_text("ascii").strip()
+        url = (folder / "http").read_text("ascii")
+        return Door(url, token, folder / "certificate.pem")
+    except FileNotFoundError:
+        return None
     except OSError as error:
-        advice = (
-            f"cannot be read ({error.strerror}): run the command as the user that runs the server, which makes the "
-            "token when it starts"
-        )
-        raise ConfigError("token", str(folder / "token"), advice) from None
-    return Door((folder / "http").read_text("ascii"), token)
+        raise ConfigError(
+            "--run", str(run), f"cannot be read: {error.strerror}; ask with a token of your own"
+        ) from None
 
 
-def open_door(config: Path, run: Path | None) -> contextlib.AbstractContextManager[Door]:
-    """The endpoint of the run's server.
+def server_folder(config: Path, run: Path | None) -> Path:
+    """The folder of the run's server, also if `up` started it; raises ConfigError if the config is none."""
+    from_dict(read_toml(config))
+    folder = run or usual_folder(config)
+    return nodes_of(folder) / SERVER / "run" if nodes_of(folder).is_dir() else folder
+
+
+@contextlib.contextmanager
+def open_door(config: Path, run: Path | None) -> Iterator[Door]:
+    """The endpoint of the run's server, with a token for as long as this context is open.
 
     If the server is away and all roles are on this machine, they are started and run while this context is open.
     """
-    from_dict(read_toml(config))
+    server = server_folder(config, run)
     folder = run or usual_folder(config)
-    together = nodes_of(folder).is_dir()  # of `up`: all roles are here
-    door = door_of(nodes_of(folder) / "server" / "run" if together else folder)
-    if door is not None and door.answers():
-        return contextlib.nullcontext(door)
-    if not together:
-        where = (
-            f"no server answers at {door.address}"
-            if door is not None
-            else "no server answers predictions from this folder now"
-        )
+    with contextlib.ExitStack() as stack:
+        door = None
+        if (server / "predict" / "http").is_file():
+            token = stack.enter_context(Tokens(server / "predict").lent())
+            door = door_of(server, token)
+        if door is not None and door.answers():
+            with contextlib.closing(door):
+                yield door
+            return
+    if server == folder:
+        where = f"no server answers at {door.url}" if door is not None else "no server answers questions from it now"
         advice = (
             f"{where}: start `colonnade serve {config} --predict`, and the parties with `colonnade join ... --predict`"
         )
         raise ConfigError("--run", str(folder), advice)
-    return up_for_questions(reopen_up(from_dict(tables_of(folder)), folder, predict=True))
+    with up_for_questions(reopen_up(from_dict(tables_of(folder)), folder, predict=True)) as door:
+        yield door
 
 
 def ask(door: Door, ids: Sequence[str], on_progress: Callable[[int], None]) -> tuple[list[str], Answers]:
@@ -111,9 +173,7 @@ def ask(door: Door, ids: Sequence[str], on_progress: Callable[[int], None]) -> t
         try:
             found = door.request("POST", "/predict", {"ids": distinct[start : start + PER_REQUEST]})
         except SILENCE as error:
-            raise ColonnadeError(
-                f"{door.address}: no answer for the ids from number {start}: {error}; see the server's log"
-            ) from None
+            raise ColonnadeError(f"{door.url}: no answer to ids from {start}: {error}; see the server's log") from None
         classes = found["classes"]
         answers += found["answers"]
         on_progress(len(answers))
@@ -158,14 +218,15 @@ def write_answers(path: Path, classes: Sequence[str], answers: Answers) -> None:
 @contextlib.contextmanager
 def up_for_questions(federation: FederationUp) -> Iterator[Door]:
     """Start all roles of a finished run from their checkpoints, and stop them at the end."""
-    with asyncio.Runner() as runner:
+    with asyncio.Runner() as runner, Tokens(federation.server_run / "predict").lent() as token:
         try:
-            yield runner.run(_bring_up(federation))
+            with contextlib.closing(runner.run(_bring_up(federation, token))) as door:
+                yield door
         finally:
             runner.run(federation.stop())
 
 
-async def _bring_up(federation: FederationUp) -> Door:
+async def _bring_up(federation: FederationUp, token: str) -> Door:
     """Wait until all parties are connected, so that answers use all of them."""
     door, missing = None, list(federation.parties)
     (federation.server_run / "predict" / "http").unlink(missing_ok=True)  # of a server that was killed
@@ -175,9 +236,11 @@ async def _bring_up(federation: FederationUp) -> Door:
             while missing:
                 await federation.look_after()
                 await asyncio.sleep(0.1)
-                door = door_of(federation.server_run)
+                door = door or door_of(federation.server_run, token)
                 status = None if door is None else await asyncio.to_thread(door.status)
-                if status is not None:
+                if status is None:
+                    door = None  # the server may come back at another port
+                else:
                     missing = [party["name"] for party in status["parties"] if party["state"] != "connected"]
     if missing or door is None:
         raise ColonnadeError(

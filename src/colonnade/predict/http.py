@@ -1,19 +1,17 @@
-"""The server's HTTP endpoint, on loopback by default, for callers with the token.
+"""The server's HTTP endpoint, over TLS and on loopback by default, for callers with a token.
 
     POST /predict   {"ids": ["17", "42"]}   →  {"classes": [...], "answers": [{"id", "prediction", "probabilities",
                     "parties", "cached", "fallback", "refused"}, ...]}, one for each id, in their order
     GET  /status    which parties are connected, and which have a fallback
 
-Both need `Authorization: Bearer TOKEN`. Ids are never logged. The endpoint speaks plain HTTP. For callers beyond this
-machine, put a proxy with TLS in front of it.
+Both need `Authorization: Bearer TOKEN`. Ids and tokens are never logged.
 """
 
-import asyncio
-import contextlib
-import hmac
 import ipaddress
 import socket
-from collections.abc import Iterator, Sequence
+import ssl
+import time
+from collections.abc import Sequence
 from typing import Any, Protocol
 
 import msgspec
@@ -23,24 +21,28 @@ from colonnade.algorithms.prediction.messages import Computed
 from colonnade.algorithms.prediction.party import MAX_ID_BYTES
 from colonnade.algorithms.prediction.standing_in import CACHED, FALLBACK, SENT, why_refused
 from colonnade.data import Task
-from colonnade.protocol.errors import ConfigError
+from colonnade.drivers.processes.logs import Log, Once
+from colonnade.predict.callers import Callers, retry_after
+from colonnade.predict.connections import Bounds, Connections, Refused
+from colonnade.predict.tokens import Tokens
+from colonnade.protocol.errors import CheckpointError, ConfigError
 
-__all__ = ["Closed", "HttpDoor", "Predictor", "answers_of", "application"]
-
-MAX_REQUESTS = 64  # at the same time
+__all__ = ["BadQuestion", "Closed", "Front", "HttpDoor", "Predictor", "answers_of"]
 
 
 class Closed(Exception):
     """The server is stopping and gives no more answers."""
 
 
+class BadQuestion(Exception):
+    """An id that cannot be asked for, in words, without the id."""
+
+
 class Predictor(Protocol):
     """What the endpoint calls."""
 
-    log: Any
-
-    async def ask(self, ids: list[str]) -> dict[str, Any]:
-        """Predictions for ids; raises Closed when the server stops."""
+    async def ask(self, ids: list[str], caller: str) -> dict[str, Any]:
+        """Predictions for ids; raises BadQuestion, or Closed when the server stops."""
 
     def status(self) -> dict[str, Any]:
         """The server's status."""
@@ -50,74 +52,92 @@ class _Question(msgspec.Struct, forbid_unknown_fields=True):
     ids: list[str]
 
 
-class _Refused(Exception):
-    def __init__(self, code: int, words: str) -> None:
-        super().__init__(words)
-        self.code, self.words = code, words
+class Front:
+    """Admits callers, keeps them within their quotas, and answers."""
 
+    def __init__(self, predictor: Predictor, tokens: Tokens, callers: Callers, max_ids: int, log: Log) -> None:
+        self._predictor, self._tokens, self._callers, self._max_ids = predictor, tokens, callers, max_ids
+        self._complaints = Once(log)
 
-def application(predictor: Predictor, token: str, max_ids: int, max_body_mb: float) -> Any:
-    """The FastAPI application for `predictor`."""
-    from fastapi import FastAPI, Request, Response
-
-    app = FastAPI(title="colonnade", docs_url=None, redoc_url=None, openapi_url=None)
-    expected, limit = token.encode(), int(max_body_mb * 2**20)
-
-    def admit(request: Request) -> None:
-        kind, _, given = request.headers.get("authorization", "").partition(" ")
-        if kind.lower() != "bearer" or not given:
-            raise _Refused(
-                401, "no token: send 'Authorization: Bearer TOKEN', from predict/token in the server's folder"
-            )
-        if not hmac.compare_digest(given.strip().encode(), expected):
-            raise _Refused(401, "wrong token: the right one is in predict/token in the server's folder")
-
-    async def body_of(request: Request) -> bytes:
-        body = bytearray()
-        async for part in request.stream():
-            body += part
-            if len(body) > limit:
-                raise _Refused(413, f"more than {limit} bytes (predict.max_body_mb)")
-        return bytes(body)
-
-    @app.exception_handler(_Refused)
-    async def refused(_request: Request, refusal: _Refused) -> Response:
-        headers = {"WWW-Authenticate": "Bearer"} if refusal.code == 401 else {}
-        return _json({"error": refusal.words}, refusal.code, headers)
-
-    def _json(content: Any, code: int = 200, headers: dict[str, str] | None = None) -> Response:
-        return Response(msgspec.json.encode(content), code, headers, "application/json")
-
-    @app.post("/predict")
-    async def predict(request: Request) -> Response:
-        admit(request)
-        ids = _ids_of(await body_of(request), max_ids)
+    def admit(self, authorization: str) -> str:
+        """Return the caller's name; raise Refused for a header without a valid token."""
+        kind, _, given = authorization.partition(" ")
+        if kind.lower() != "bearer" or not given.strip():
+            raise _unknown("no token: send 'Authorization: Bearer TOKEN', made by `colonnade token new`", "no token")
         try:
-            return _json(await predictor.ask(ids))
+            token = self._tokens.find(given.strip())
+        except CheckpointError as error:
+            self._complaints.warning("no caller is admitted", why=str(error))
+            raise _unknown("the server cannot read its list of tokens; see its log", "no list of tokens") from None
+        if token is None:
+            raise _unknown("wrong token: it is not known here, or it was revoked", "wrong token")
+        if token.expires <= time.time():
+            raise _unknown(f"the token of {token.name} has expired: make a new one", "expired token")
+        return token.name
+
+    async def answer(self, caller: str, method: str, path: str, body: bytes) -> bytes:
+        """Return the JSON answer; raise Refused."""
+        if wait_s := self._callers.request(caller):
+            raise Refused(429, "too many requests (predict.caller_requests_per_minute)", "quota", retry_after(wait_s))
+        match method, path:
+            case "POST", "/predict":
+                return msgspec.json.encode(await self._predict(caller, body))
+            case "GET", "/status":
+                return msgspec.json.encode(self._predictor.status())
+            case _, "/predict" | "/status":
+                raise Refused(405, "POST /predict, or GET /status", "no such page")
+        raise Refused(404, "there are POST /predict and GET /status", "no such page")
+
+    async def _predict(self, caller: str, body: bytes) -> dict[str, Any]:
+        ids = _ids_of(body, self._max_ids)
+        if wait_s := self._callers.rows(caller, len(ids)):
+            words = f"{len(ids)} ids are too many now (predict.caller_rows_per_day)"
+            raise Refused(429, words, "quota", retry_after(wait_s))
+        try:
+            return await self._predictor.ask(ids, caller)
+        except BadQuestion as error:
+            raise Refused(422, str(error), "no question") from None
         except Closed:
-            raise _Refused(503, "the server is stopping") from None
+            raise Refused(503, "the server is stopping", "stopping") from None
 
-    @app.get("/status")
-    async def status(request: Request) -> Response:
-        admit(request)
-        return _json(predictor.status())
+    def refused(self, caller: str, refusal: Refused) -> bytes:
+        """Count a refusal and return its JSON."""
+        self._callers.refused(caller, refusal.why)
+        self._complaints.warning("refused", caller=caller or "unknown", why=refusal.why)
+        return msgspec.json.encode({"error": refusal.words})
 
-    return app
+    def closed(self, why: str) -> None:
+        """Count a connection that was closed without a request."""
+        self._callers.refused("", why)
+        self._complaints.warning("closed a connection", why=why)
+
+    def failed(self, error: BaseException) -> None:
+        """Log an error of this program."""
+        self._complaints.warning("a request failed", error=repr(error)[:200])
+
+
+def _unknown(words: str, why: str) -> Refused:
+    return Refused(401, words, why, {"WWW-Authenticate": "Bearer"})
 
 
 def _ids_of(body: bytes, max_ids: int) -> list[str]:
     try:
         ids = msgspec.json.decode(body, type=_Question).ids
     except msgspec.MsgspecError as error:
-        raise _Refused(422, f'not {{"ids": ["17", "42"]}}: {error}') from None
+        raise Refused(422, f'not {{"ids": ["17", "42"]}}: {error}', "no question") from None
     if not 0 < len(ids) <= max_ids:
-        raise _Refused(422, f"{len(ids)} ids; 1 to {max_ids} may be asked for at once (predict.max_ids)")
+        words = f"{len(ids)} ids; 1 to {max_ids} may be asked for at once (predict.max_ids)"
+        raise Refused(422, words, "no question")
     for place, id in enumerate(ids):
-        if not id.strip() or len(id.encode()) > MAX_ID_BYTES:
-            raise _Refused(
-                422, f"the id at place {place} (counted from 0) is empty, or longer than {MAX_ID_BYTES} bytes"
-            )
+        if why := why_no_id(id):
+            raise Refused(422, f"the id at place {place} (counted from 0) {why}", "no question")
     return ids
+
+
+def why_no_id(id: str) -> str:
+    """Return what is wrong with an id; "" if nothing is."""
+    fits = id.strip() and len(id.encode()) <= MAX_ID_BYTES
+    return "" if fits else f"is empty, or longer than {MAX_ID_BYTES} bytes"
 
 
 def answers_of(ids: Sequence[str], computed: Computed, parties: Sequence[str], task: Task) -> dict[str, Any]:
@@ -150,44 +170,27 @@ def _those(parties: Sequence[str], what: Any, code: int) -> list[str]:
 
 
 class HttpDoor:
-    """Opens and closes the endpoint."""
+    """Opens and closes the endpoint. `tls` is None for plain HTTP."""
 
-    def __init__(self, predictor: Predictor, address: str, token: str, max_ids: int, max_body_mb: float) -> None:
-        self._predictor, self._address = predictor, address
-        self._app_of = (token, max_ids, max_body_mb)
-        self._server: Any = None
-        self._serving: asyncio.Task[None] | None = None
+    def __init__(self, front: Front, address: str, bounds: Bounds, tls: ssl.SSLContext | None) -> None:
+        self._address, self._tls = address, tls
+        self._connections = Connections(front, bounds, tls)
 
-    async def open(self) -> str:
-        """Listen; returns the address with the actual port. Raises ConfigError if the port is taken."""
-        import uvicorn
-
-        app = application(self._predictor, *self._app_of)
-
-        class Quiet(uvicorn.Server):
-            """Leaves signals to the process."""
-
-            @contextlib.contextmanager
-            def capture_signals(self) -> Iterator[None]:
-                yield
-
+    def open(self) -> str:
+        """Listen; returns the URL with the actual port. Raises ConfigError if the port is taken."""
         listening = _listen(self._address)
         host, port = listening.getsockname()[:2]
-        if not ipaddress.ip_address(host).is_loopback:
-            self._predictor.log.warning(
-                "plain HTTP is open to other machines: put a TLS proxy in front of it", http=host
-            )
-        settings = {"access_log": False, "log_config": None, "lifespan": "off", "limit_concurrency": MAX_REQUESTS}
-        config = uvicorn.Config(app, timeout_graceful_shutdown=2, server_header=False, **settings)  # type: ignore[arg-type]
-        self._server = Quiet(config)
-        self._serving = asyncio.ensure_future(self._server.serve(sockets=[listening]))
-        return f"{host}:{port}" if ":" not in host else f"[{host}]:{port}"
+        if self._tls is None and not ipaddress.ip_address(host).is_loopback:
+            listening.close()
+            advice = f"plain HTTP is for loopback only, and predict.http = '{self._address}' is not"
+            raise ConfigError("predict.tls", False, advice)
+        self._connections.start(listening)
+        where = f"{host}:{port}" if ":" not in host else f"[{host}]:{port}"
+        return f"{'http' if self._tls is None else 'https'}://{where}"
 
     async def close(self) -> None:
         """Finish the requests in progress and accept no more."""
-        if self._serving is not None:
-            self._server.should_exit = True
-            await self._serving
+        await self._connections.stop()
 
 
 def _listen(address: str) -> socket.socket:

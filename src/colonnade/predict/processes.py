@@ -1,45 +1,59 @@
 """The server's and a party's part of predictions, made from the state that the training left on the disk.
 
     OUT/state/                      the trained state; read, never written
-    OUT/predict/token               the token for HTTP callers; made at the first start, readable by its owner only
-    OUT/predict/http                the address of the HTTP endpoint
+    OUT/predict/tokens.json         the server's list of callers, with the hashes of their tokens
+    OUT/predict/http                the URL of the HTTP endpoint
+    OUT/predict/certificate.pem     the certificate of the endpoint
     OUT/predict/means.safetensors   the mean embeddings that the parties sent, as fallbacks
+    OUT/predict/audit.jsonl         a party's record of the questions, without ids
 
 The handshake is the training's (config, certificates, ids) with the phase added. So a server that predicts does not
 admit a party that still trains.
 """
 
 import asyncio
-import secrets
+import ssl
+from collections import Counter
 from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from cryptography import x509
+
 from colonnade.algorithms.method import SERVER
-from colonnade.algorithms.prediction.messages import Asked, Computed, Mean
+from colonnade.algorithms.prediction.messages import MALFORMED, Asked, Computed, Mean, PartyDeclined, Question
 from colonnade.algorithms.prediction.predictor import PredictPartySetup, PredictServerSetup
+from colonnade.algorithms.prediction.quota import DAY_S, MINUTE_S, Bucket
 from colonnade.config.schema import Config
 from colonnade.data import party_lookup
 from colonnade.data.alignment import normalise
 from colonnade.deployment.application import Pace, parties_now
-from colonnade.deployment.own_side import SHARE, limits_of
+from colonnade.deployment.own_side import SHARE, alignment_of, limits_of
 from colonnade.deployment.party_host import PartyHost
 from colonnade.deployment.party_side import PartySide
 from colonnade.deployment.server_host import ServerHost
 from colonnade.deployment.server_side import ServerSide
 from colonnade.deployment.terms import shared_digest
+from colonnade.drivers.checkpoints import Checkpoints
 from colonnade.drivers.files import replace_file
-from colonnade.drivers.processes.logs import Log
+from colonnade.drivers.processes.certificate_files import pem, read, read_key
+from colonnade.drivers.processes.logs import Once
+from colonnade.drivers.processes.metrics import serve_metrics
 from colonnade.drivers.processes.node import Keeper, Node
 from colonnade.drivers.processes.node_without_journal import NodeWithoutJournal
 from colonnade.drivers.processes.service import Service
 from colonnade.drivers.processes.wire import Bye, End, Hello, Position
-from colonnade.predict.http import Closed, HttpDoor, answers_of
+from colonnade.predict.answering import AnsweringNode
+from colonnade.predict.audit import Audit
+from colonnade.predict.callers import Callers
+from colonnade.predict.connections import Bounds
+from colonnade.predict.http import BadQuestion, Closed, Front, HttpDoor, answers_of, why_no_id
 from colonnade.predict.in_one_place import predictor_of
+from colonnade.predict.tokens import Tokens
 from colonnade.protocol import state
-from colonnade.protocol.errors import CheckpointError, ConfigError
+from colonnade.protocol.errors import CheckpointError, ConfigError, RemoteProtocolError
 from colonnade.protocol.events import NANOSECONDS
 from colonnade.protocol.messages import Array, Payload
 
@@ -62,15 +76,14 @@ def predicting_party(side: PartySide) -> "PartyHost[PartyPrediction]":
 class _BehindTheDoor:
     """What HTTP requests reach."""
 
-    log: Log
-    ask: Callable[[list[str]], Coroutine[Any, Any, dict[str, Any]]]
+    ask: Callable[[list[str], str], Coroutine[Any, Any, dict[str, Any]]]
     status: Callable[[], dict[str, Any]]
 
 
 class ServerPrediction(Keeper):
     """The server after the training: its network, its parties and its HTTP endpoint."""
 
-    admit_late, metrics_port = True, None
+    admit_late, metrics_port = True, None  # `serving` serves the metrics: only they name the callers
 
     def __init__(self, side: ServerSide) -> None:
         self.side, plan, own = side, side.plan, side.config.predict
@@ -96,6 +109,9 @@ class ServerPrediction(Keeper):
         self._number = 0
         self._waiting: dict[int, asyncio.Future[Computed]] = {}
         self.answered = 0
+        self.callers = Callers(own.caller_requests_per_minute, own.caller_rows_per_day, self.node.clock)
+        self._declined: Counter[str] = Counter()  # questions that each party has declined
+        self._complaints = Once(side.log)
 
     def attach(self, service: Service) -> None:
         """Do nothing: the service is not needed."""
@@ -116,33 +132,47 @@ class ServerPrediction(Keeper):
             waiting = self._waiting.pop(record.number, None)
             if waiting is not None and not waiting.done():
                 waiting.set_result(record)
+        elif isinstance(record, PartyDeclined):
+            self._declined[record.party] += 1
+            self._complaints.warning("a party declined a question", party=record.party, why=record.why)
 
-    async def ask(self, ids: list[str]) -> dict[str, Any]:
-        """Predictions for ids, with the parties that each rests on. A repeated id is asked once. Raises Closed."""
+    async def ask(self, ids: list[str], caller: str) -> dict[str, Any]:
+        """Predictions for ids, with the parties that each rests on. A repeated id is asked once.
+
+        Raises BadQuestion or Closed.
+        """
         if self.node.ended.is_set():
             raise Closed
+        texts = [normalise(id, self.side.config.align) for id in ids]
+        for place, text in enumerate(texts):
+            if why := why_no_id(text):  # it may have grown
+                raise BadQuestion(f"the id at place {place} (counted from 0), normalised by [align], {why}")
         self._number += 1
         here = [peer.name for peer in self.node.peers.values() if peer.stream is not None]
         waiting = self._waiting[self._number] = asyncio.get_running_loop().create_future()
         began = self.node.clock()
         places: dict[str, int] = {}
-        copies = [places.setdefault(normalise(id, self.side.config.align), len(places)) for id in ids]
+        copies = [places.setdefault(text, len(places)) for text in texts]
         self.node.tell(Asked(self._number, list(places), here))
         found = await waiting
         computed = Computed(found.number, found.values[copies], found.blocks[copies], found.away)
         self.answered += len(ids)
         spent_ms = round((self.node.clock() - began) * 1000 / NANOSECONDS, 1)
-        self.side.log.info("answered", ids=len(ids), away=",".join(computed.away) or "none", ms=spent_ms)
+        away = ",".join(computed.away) or "none"
+        self.side.log.info("answered", caller=caller, ids=len(ids), away=away, ms=spent_ms)
         return answers_of(ids, computed, self.side.parties, self.side.share.task)
 
     @asynccontextmanager
     async def serving(self, address: str, status: Callable[[], dict[str, Any]]) -> AsyncIterator[None]:
-        """Open the HTTP endpoint. When it closes, waiting questions fail with Closed."""
-        own, log = self.side.config.predict, self.side.log
-        behind = _BehindTheDoor(log, self.ask, status)
-        door = HttpDoor(behind, own.http, _token(self._folder / "token"), own.max_ids, own.max_body_mb)
+        """Open the HTTP endpoint and the metrics. When it closes, waiting questions fail with Closed."""
+        config, log = self.side.config, self.side.log
+        own, tls = config.predict, _tls(self.side, self._folder / "certificate.pem")
+        front = Front(_BehindTheDoor(self.ask, status), Tokens(self._folder), self.callers, own.max_ids, log)
+        door = HttpDoor(front, own.http, _bounds(config), tls)
+        port = config.network.metrics_port
+        stop_metrics = serve_metrics(port, self._measures(status)) if port is not None else lambda: None
         try:
-            where = await door.open()
+            where = door.open()
             replace_file(self._folder / "http", [where.encode()])
             log.info("predicting", address=address, http=where, digest=shared_digest(self.shared)[:16])
             yield
@@ -152,6 +182,16 @@ class ServerPrediction(Keeper):
                     waiting.set_exception(Closed())
             (self._folder / "http").unlink(missing_ok=True)
             await door.close()
+            stop_metrics()
+
+    def _measures(self, status: Callable[[], dict[str, Any]]) -> Callable[[], dict[str, Any]]:
+        """The status with the callers' names, for the thread of the metrics."""
+        loop = asyncio.get_running_loop()
+
+        async def ask() -> dict[str, Any]:
+            return status() | {"callers": self.callers.by_name()}
+
+        return lambda: asyncio.run_coroutine_threadsafe(ask(), loop).result(timeout=5)
 
     def status(self, pace: Pace) -> dict[str, Any]:
         """For the live table and for HTTP callers."""
@@ -165,6 +205,8 @@ class ServerPrediction(Keeper):
             "value": None,
             "waited_s": 0.0,
             "answered": self.answered,
+            "refused": self.callers.total_refused(),
+            "declined": dict(self._declined),
             "fallback": list(self.role.means()),
             "parties": parties_now(self.node),
         }
@@ -186,21 +228,24 @@ class ServerPrediction(Keeper):
         self.side.log.info("ended", answered=self.answered)
 
 
-class PartyPrediction:
-    """A party after the training: its network, and all its rows by id."""
+class PartyPrediction(Keeper):
+    """A party after the training: its network, its rows by id, and its audit of the questions."""
 
     def __init__(self, side: PartySide) -> None:
         self.side, config, plan = side, side.config, side.plan
         predictor = predictor_of(plan.method)
-        if not (side.out / "state" / "checkpoint.safetensors").is_file():
+        if not Checkpoints(side.out / "state").exist():
             raise ConfigError(
                 "--predict", str(side.out), "this folder holds no trained model: first run without --predict"
             )
         side.refuse_others_state()
         side.open_ledger()
         side.read()
-        party = config.party
-        table = party_lookup(side.share, _files(config), party.id, config.align, party.format, party.dialect)
+        party, own, folder = config.party, config.predict, side.out / "predict"
+        table = party_lookup(
+            *(side.share, _files(config), party.id, config.align, party.format, party.dialect, _answered(side))
+        )
+        self._audit = Audit(folder, f"{SERVER} {side.pins[SERVER][:16]}", round(own.audit_mb * 2**20))
         setup = PredictPartySetup(
             options=plan.options,
             trained=side.role,
@@ -208,13 +253,19 @@ class PartyPrediction:
             table=table,
             width=side.width,
             train=_rows_to_tell(side),
+            quota=(
+                Bucket(own.answer_rows_per_minute, MINUTE_S),
+                Bucket(own.answer_rows_per_day, DAY_S, self._audit.rows_of_a_day),
+            ),
         )
         self.peers, limits = predictor.peers, limits_of(config)
         others = [name for name in plan.parties if name != side.name] if self.peers else []
-        self.node = NodeWithoutJournal(
-            predictor.party(setup), predictor.payloads, side.out / "predict", (SERVER,), limits, side.log, far=others
+        self.node = AnsweringNode(
+            predictor.party(setup), predictor.payloads, folder, (SERVER,), limits, side.log, self, far=others
         )
-        self._rows = len(table.places)
+        self.node.on_refused = self._dropped
+        self._complaints = Once(side.log)
+        self._rows = sum(row >= 0 for row in table.places.values())
         self._shared = side.shared | PHASE
 
     def update(self) -> None:
@@ -225,6 +276,21 @@ class PartyPrediction:
 
     def prepare(self) -> None:
         """Do nothing: `__init__` has read everything."""
+
+    def emitted(self, record: Payload, node: Node) -> None:
+        """Write a question into the audit."""
+        if isinstance(record, Question):
+            self._audit.note(record)
+            if record.why:
+                self._complaints.warning("refused ids of a question", why=record.why)
+
+    def _dropped(self, error: RemoteProtocolError) -> None:
+        """Note a message that could not be used. How many ids it held is not known."""
+        try:
+            self._audit.note(Question(0, 0, 0, MALFORMED))
+        except OSError as failure:
+            self.node.fail(CheckpointError(f"{self.side.out}: the audit cannot be written: {failure}"))
+        self._complaints.warning("dropped a message of the server", cause=str(error)[:200])
 
     def say_start(self, server: str) -> None:
         """Log the address and the digest, which people compare."""
@@ -242,8 +308,9 @@ class PartyPrediction:
         return Bye("", 0.0)
 
     def closed(self, met: bool) -> None:
-        """Close the ledger. The trained state stays."""
+        """Close the ledger and the audit. The trained state stays."""
         self.side.close_ledger()
+        self._audit.close()
 
     def ended(self, end: End, relay_refused: int | None) -> None:
         """Log the end. The training's summary stays."""
@@ -263,8 +330,18 @@ def _setup_of(side: ServerSide) -> PredictServerSetup[Any, Any]:
         cache_rows=own.cache_rows,
         min_parties=own.min_parties,
         taught=_taught(side),
-        told=state.unpack(means.read_bytes()) if means.is_file() else {},
+        told=_told(means) if means.is_file() else {},
     )
+
+
+def _told(path: Path) -> dict[str, Array]:
+    try:
+        means: dict[str, Array] = state.unpack(path.read_bytes())
+    except CheckpointError as error:
+        raise CheckpointError(
+            f"{path}: {error}; remove it and restart the parties, which send their means again"
+        ) from None
+    return means
 
 
 def _taught(side: ServerSide) -> tuple[bool, ...]:
@@ -301,13 +378,44 @@ def _files(config: Config) -> list[str]:
     return [party.data, party.predict_data]
 
 
-def _token(path: Path) -> str:
-    """The token, made at the first start with mode 0600; raises CheckpointError if it is too short."""
-    if not path.is_file():
-        replace_file(path, [secrets.token_urlsafe(32).encode()], 0o600)
-    token = path.read_text(encoding="ascii").strip()
-    if len(token) < 16:
-        raise CheckpointError(
-            f"{path}: this token is too short to be safe; remove the file, and the server makes a new one"
-        )
-    return token
+def _answered(side: PartySide) -> Array | None:
+    """The rows of party.data that this party answers for; None: all of them.
+
+    Without an alignment, all rows of that file are the federation's: the handshake has compared their ids. Rows of
+    party.predict_data are always answered, since the party names that file for predictions alone.
+    """
+    found = alignment_of(side.config.party.aligned, side.name, "party")
+    return None if found is None or side.config.predict.answer == "all" else found.rows
+
+
+def _bounds(config: Config) -> Bounds:
+    own = config.predict
+    return Bounds(
+        max_waiting=own.max_waiting,
+        max_waiting_per_address=own.max_waiting_per_address,
+        max_requests=own.max_requests,
+        request_s=own.request_s,
+        idle_s=own.idle_s,
+        max_body_bytes=int(own.max_body_mb * 2**20),
+    )
+
+
+def _tls(side: ServerSide, shown: Path) -> ssl.SSLContext | None:
+    """The endpoint's TLS; None for plain HTTP. Writes the certificate to `shown`, for `colonnade predict`."""
+    own = side.config.predict
+    shown.unlink(missing_ok=True)
+    if not own.tls:
+        return None
+    certificate, key = side.identity.certificate_file, side.identity.key_file
+    if own.certificate is not None and own.key is not None:
+        certificate, key = Path(own.certificate).expanduser(), Path(own.key).expanduser()
+        read_key("predict.key", key)
+    text = read("predict.certificate", certificate)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    try:
+        context.load_cert_chain(certificate, key)
+        first = x509.load_pem_x509_certificates(text)[0]  # the endpoint's own; the others belong to its chain
+    except (ssl.SSLError, ValueError) as error:
+        raise ConfigError("predict.certificate", str(certificate), f"cannot be used with {key}: {error}") from None
+    replace_file(shown, [pem(first)])
+    return context

@@ -5,6 +5,7 @@ ColonnadeError
 ├── DataError                the data themselves: names party, column and row if it can
 ├── ModelError               a model that cannot be built or does not fit
 ├── CheckpointError          a checkpoint or run folder that cannot be used
+│   └── DamagedFile          its content is not what was written: an earlier checkpoint may serve
 ├── TrainingDiverged         the numbers left the finite range
 ├── MissingExtra             packages that an extra installs: names the extra
 ├── WorkerLost               a worker that computed for this process is gone, with the roles it held
@@ -21,6 +22,7 @@ __all__ = [
     "CodecError",
     "ColonnadeError",
     "ConfigError",
+    "DamagedFile",
     "DataError",
     "LocalProtocolError",
     "MissingExtra",
@@ -57,6 +59,10 @@ class ModelError(ColonnadeError):
 
 class CheckpointError(ColonnadeError):
     """A checkpoint or run folder that cannot be used."""
+
+
+class DamagedFile(CheckpointError):
+    """A file whose checksum does not fit its content. The caller may try an earlier checkpoint."""
 
 
 class TrainingDiverged(ColonnadeError):

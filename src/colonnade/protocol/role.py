@@ -14,6 +14,7 @@ from colonnade.protocol.ports import Releases, Storage
 __all__ = [
     "EVALUATION",
     "SERVER",
+    "WITHHELD",
     "Coordinating",
     "Counts",
     "Embedding",
@@ -28,6 +29,7 @@ __all__ = [
 ]
 
 SERVER: Final = "server"  # the name of the role that all other roles know
+WITHHELD: Final = -2  # the row of an id that a party has and does not answer for
 EVALUATION = "evaluate"  # the kind of an evaluation job: it takes no time and is not in the trace
 
 

@@ -1,7 +1,7 @@
 """A run's folder: config.toml, metrics.jsonl, summary.json, timeline.json, staleness.json, checkpoint.safetensors."""
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -9,8 +9,8 @@ import tomli_w
 
 from colonnade.config.schema import Config, apply_overrides, difference, from_dict, read_toml, to_dict
 from colonnade.config.settle import settled
+from colonnade.drivers.checkpoints import Checkpoints
 from colonnade.drivers.files import replace_file
-from colonnade.protocol import state
 from colonnade.protocol.errors import CheckpointError, ConfigError
 from colonnade.protocol.role import Histogram
 from colonnade.protocol.strict_json import to_json
@@ -18,7 +18,7 @@ from colonnade.results.summary import Summary
 
 __all__ = ["RunFolder", "note_command", "tables_of"]
 
-FORMAT = 6
+FORMAT = 7
 
 
 def note_command(folder: Path, command: str) -> None:
@@ -45,7 +45,7 @@ class RunFolder:
     def __init__(self, path: Path) -> None:
         self.path = path
         self._metrics = path / "metrics.jsonl"
-        self._checkpoint = path / "checkpoint.safetensors"
+        self._checkpoints = Checkpoints(path)
 
     @classmethod
     def create(cls, path: str | Path, config: Config) -> "RunFolder":
@@ -118,25 +118,27 @@ class RunFolder:
             self._replace(name, [to_json(content, compact=True).encode() + b"\n"])
 
     def save_checkpoint(self, content: dict[str, Any]) -> None:
-        """Replace the checkpoint; if the process is killed, the old or the new one is complete."""
-        self._replace(self._checkpoint.name, state.chunks({"format": FORMAT, **content}))
+        """Write a checkpoint and keep the one before it; if the process is killed, the newest is complete."""
+        self._checkpoints.write({"format": FORMAT, **content})
 
-    def load_checkpoint(self) -> dict[str, Any] | None:
-        """Return the newest checkpoint, or None if the run was killed before its first."""
-        if not self._checkpoint.exists():
-            return None
-        try:
-            content: dict[str, Any] = state.unpack(self._checkpoint.read_bytes())
-        except CheckpointError as error:
-            raise CheckpointError(
-                f"{self._checkpoint}: {error}; remove this file to start the run from its beginning"
-            ) from None
-        if content.get("format") != FORMAT:
-            advice = "continue with the release that started the run, or start a new run with another --out"
-            raise CheckpointError(
-                f"{self._checkpoint}: format {content.get('format')}, this release reads {FORMAT}; {advice}"
-            )
-        return content
+    def recover(self, load: Callable[[dict[str, Any]], None]) -> bool:
+        """Load the newest checkpoint that is whole; False if the run was killed before its first.
+
+        `load` is called again, with the checkpoint before, if it raises DamagedFile.
+        """
+        return self._checkpoints.recover(lambda path, content: load(_of_this_release(path, content)))
+
+    @property
+    def damaged(self) -> list[str]:
+        """What `recover` found damaged; each entry names its file."""
+        return self._checkpoints.damaged
 
     def _replace(self, name: str, chunks: Iterable[bytes | memoryview]) -> None:
         replace_file(self.path / name, chunks)
+
+
+def _of_this_release(path: Path, content: dict[str, Any]) -> dict[str, Any]:
+    if content.get("format") != FORMAT:
+        advice = "continue with the release that started the run, or start a new run with another --out"
+        raise CheckpointError(f"{path}: format {content.get('format')}, this release reads {FORMAT}; {advice}")
+    return content

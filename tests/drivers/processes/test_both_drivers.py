@@ -24,10 +24,9 @@ from colonnade.deployment.party_training import training_party
 from colonnade.deployment.server_side import ServerSide
 from colonnade.deployment.server_training import training_server
 from colonnade.deployment.terms import shared_digest, shared_part
-from colonnade.drivers import row_file
-from colonnade.drivers.files import lock_file
+from colonnade.drivers.files import DISK, lock_file
 from colonnade.drivers.ledger_file import LedgerFile
-from colonnade.drivers.processes import dial, journal
+from colonnade.drivers.processes import dial
 from colonnade.drivers.processes.certificates import throw_away
 from colonnade.drivers.processes.journal import read_journal
 from colonnade.drivers.processes.logs import Log
@@ -237,7 +236,7 @@ def test_learns_predicts_and_its_log_makes_its_state_again(
     for role in setting.roles():
         path, live, journals = keep_logs[role.name]
         assert journals == 0, "a checkpoint came in between"
-        trusted, records = read_journal(path, Codec(setting.method.payloads))
+        trusted, records, *_ = read_journal(path, Codec(setting.method.payloads))
         assert trusted and len(records) > 100
         ledger = tmp_path / role.name / "ledger.jsonl"
         if ledger.is_file():  # the log does not contain what was released
@@ -352,21 +351,21 @@ def test_a_record_whose_state_is_gone_is_not_written_over(shares, tmp_path):
 
 def test_a_server_whose_disk_was_full_goes_on_when_there_is_room_again(data, shares, tmp_path, tools, monkeypatch):
     common = tables("sync", {}, epochs=1)
-    real, writes = journal.write_at, []
+    real, writes = DISK.write, []
 
-    def write_at(file, parts, offset):
+    def write(file, parts, offset):
         if Path(f"/proc/self/fd/{file}").readlink().is_relative_to(tmp_path / "server"):
             writes.append(file)
             if len(writes) > 60:
                 raise OSError(errno.ENOSPC, "No space left on device")
         return real(file, parts, offset)
 
-    monkeypatch.setattr(journal, "write_at", write_at)
+    monkeypatch.setattr(DISK, "write", write)
 
     async def again(federation, server):
         with pytest.raises(CheckpointError, match="journal-0.log: cannot be written: No space left on device"):
             await server
-        monkeypatch.setattr(journal, "write_at", real)
+        monkeypatch.setattr(DISK, "write", real)
         config = federation.configs["server"]
         federation.server = training_server(config, tmp_path / "server", Log("server", stream=io.StringIO()))
         return asyncio.ensure_future(federation.server.run())
@@ -390,23 +389,23 @@ def test_a_table_and_columns_that_stay_in_files(data, shares, tmp_path, tools, m
     common, own = tables("vafl", {}, epochs=3), files_of_numbers(data, shares, tmp_path)
     common["data"] = {"scale": "none"}
     own["server"] |= {"table": "file", "table_dtype": "float16"}
-    real, writes = row_file.write_at, []
+    real, writes = DISK.write, []
 
-    def write_at(file, parts, offset):
+    def write(file, parts, offset):
         if Path(f"/proc/self/fd/{file}").readlink().name == "train.rows":
             writes.append(file)
             if len(writes) > 800:
                 raise OSError(errno.ENOSPC, "No space left on device")
         return real(file, parts, offset)
 
-    monkeypatch.setattr(row_file, "write_at", write_at)
+    monkeypatch.setattr(DISK, "write", write)
 
     async def again(federation, server):
         with pytest.raises(
             CheckpointError, match=r"train.rows: cannot be written \(No space left on device\).*free some space"
         ):
             await server
-        monkeypatch.setattr(row_file, "write_at", real)
+        monkeypatch.setattr(DISK, "write", real)
         config = federation.configs["server"]
         federation.server = training_server(config, tmp_path / "server", Log("server", stream=io.StringIO()))
         return asyncio.ensure_future(federation.server.run())

@@ -254,7 +254,7 @@ def test_real_processes_killed_with_signal_9(data, tmp_path):
     assert len(kills) == 3 and list(summary["privacy"]["withdrawn"]) == ["party-2"]
     _, releases, account = read_ledger(ledger)
     codec = Codec(federation(from_dict(tables), data).method.payloads)
-    _, records = read_journal(tmp_path / "run" / "nodes" / "server" / "run" / "state" / "journal-0.log", codec)
+    _, records, *_ = read_journal(tmp_path / "run" / "nodes" / "server" / "run" / "state" / "journal-0.log", codec)
     heard = [record.event.message for record in records if getattr(record.event, "sender", "") == "party-2"]
     uploads = [message for message in heard if isinstance(message, Embeddings | EvaluationReply)]
     assert isinstance(heard[-1], Withdrawn)

@@ -44,11 +44,14 @@ def test_killed_and_cut_off_swift_finishes_and_takes_each_update_once(chaos: Mod
 
 
 def test_killed_sync_has_the_simulators_weights_bit_for_bit(chaos: ModuleType, tmp_path: Path) -> None:
+    """Also with a flipped bit in the newest checkpoint of a party: it replays from the one before."""
     config = chaos.chaos_config("sync", EPOCHS["sync"], PARTIES["sync"])
-    faults = [chaos.Fault(0.2, "kill", "party-2", 0.1), chaos.Fault(0.3, "kill", "server", 0.1)]
+    often = msgspec.structs.replace(config.network, checkpoint_s=0.1)
+    config = msgspec.structs.replace(config, network=often)
+    faults = [chaos.Fault(0.2, "kill and flip", "party-2", 0.1), chaos.Fault(0.3, "kill", "server", 0.1)]
     outcome = chaos.run_one(config, tmp_path / "run", faults)
     assert not outcome.problems, "\n".join(outcome.problems)
-    assert outcome.restarts == 2
+    assert outcome.restarts == 2 and outcome.damaged == 1 and outcome.resets == 0
     calm = prepare(config).execute()
     assert outcome.summary["updates"] == calm["updates"]
     assert outcome.summary["weights_sha256"] == calm["weights_sha256"]

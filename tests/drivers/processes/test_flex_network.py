@@ -218,7 +218,7 @@ class Killing:
         role = next(role for role in self.setting.roles() if role.name == name)
         copy = self.out / "copy.log"
         shutil.copyfile(self.out / "nodes" / name / "run" / "state" / "journal-0.log", copy)
-        _, records = read_journal(copy, Codec(self.setting.method.payloads))
+        _, records, *_ = read_journal(copy, Codec(self.setting.method.payloads))
         for record in records:
             role.handle(record.event, record.now)
         return role.state.doing

@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from colonnade.drivers.processes import journal as journal_module
+from colonnade.drivers.files import DISK, Disk
 from colonnade.drivers.processes.journal import Journal, Record, read_journal
 from colonnade.protocol.codec import Codec
 from colonnade.protocol.errors import CheckpointError
@@ -76,14 +76,14 @@ RECORDS = {
 @pytest.mark.parametrize("name", RECORDS)
 def test_every_kind_of_event_returns_as_it_was(name, tmp_path):
     write(tmp_path / "log", RECORDS[name])
-    trusted, (found,) = read_journal(tmp_path / "log", CODEC)
+    trusted, (found,), *_ = read_journal(tmp_path / "log", CODEC)
     assert trusted
     same(found, RECORDS[name][0])
 
 
 def test_all_of_them_in_order(tmp_path):
     write(tmp_path / "log", *RECORDS.values())
-    trusted, found = read_journal(tmp_path / "log", CODEC)
+    trusted, found, *_ = read_journal(tmp_path / "log", CODEC)
     assert trusted and len(found) == len(RECORDS)
     for one, (other, _) in zip(found, RECORDS.values(), strict=True):
         same(one, other)
@@ -98,7 +98,7 @@ def test_arrays_come_back_read_only(tmp_path):
 def test_entropy_is_never_written(tmp_path):
     write(tmp_path / "log", (Record(0, Started(ENTROPY)), b""), RECORDS["timer"])
     assert ENTROPY not in (tmp_path / "log").read_bytes() and ENTROPY[:8] not in (tmp_path / "log").read_bytes()
-    trusted, (found, _) = read_journal(tmp_path / "log", CODEC)
+    trusted, (found, _), *_ = read_journal(tmp_path / "log", CODEC)
     assert trusted and found.event == Started(b"")
 
 
@@ -110,7 +110,7 @@ def test_a_torn_tail_is_left_out_at_every_byte(last, tmp_path):
     assert end == len(whole)
     for size in range(before, end):
         path.write_bytes(whole[:size])
-        trusted, found = read_journal(path, CODEC)
+        trusted, found, *_ = read_journal(path, CODEC)
         assert trusted and len(found) == 1, size
         same(found[0], received(1)[0])
 
@@ -123,7 +123,7 @@ def test_a_torn_tail_over_an_older_log_is_left_out_at_every_byte(tmp_path):
     new = path.read_bytes()
     for size in range(before, end):
         path.write_bytes(new[:size] + old[size:])
-        trusted, found = read_journal(path, CODEC, 2)
+        trusted, found, *_ = read_journal(path, CODEC, 2)
         assert trusted and len(found) == 1, size
 
 
@@ -132,15 +132,15 @@ def test_a_file_that_is_written_over_shows_nothing_of_before(tmp_path):
     write(path, *[received(number) for number in range(1, 9)], closed=True)
     write(path, received(1), number=2)
     assert [record.sequence for record in read_journal(path, CODEC, 2)[1]] == [1]
-    assert read_journal(path, CODEC, 0) == (False, []), "a log of another number is not this one"
+    assert read_journal(path, CODEC, 0)[:2] == (False, []), "a log of another number is not this one"
 
 
-@pytest.mark.parametrize("size", [0, 1, 19, 35])
+@pytest.mark.parametrize("size", [0, 1, 19, 35, 60])
 def test_a_file_that_was_just_being_made_counts_as_none(size, tmp_path):
     path = tmp_path / "log"
     write(path)
     path.write_bytes(path.read_bytes()[:size])
-    assert read_journal(path, CODEC) == (False, [])
+    assert read_journal(path, CODEC)[:2] == (False, [])
     write(path, received(1))
     assert len(read_journal(path, CODEC)[1]) == 1
 
@@ -151,7 +151,7 @@ def test_a_flipped_byte_never_lets_a_wrong_event_through(tmp_path):
     whole = bytearray(path.read_bytes())
     for place in range(ends[1], ends[2]):
         path.write_bytes(bytes(whole[:place]) + bytes([whole[place] ^ 0x10]) + bytes(whole[place + 1 :]))
-        _, found = read_journal(path, CODEC)
+        _, found, *_ = read_journal(path, CODEC)
         assert [record.sequence for record in found] == [1, 2], place
 
 
@@ -162,32 +162,38 @@ def test_damage_in_the_middle_is_not_taken_for_a_torn_tail(tmp_path):
     data = bytearray(path.read_bytes())
     data[ends[2] - 1] ^= 1
     path.write_bytes(data)
-    trusted, found = read_journal(path, CODEC)
+    trusted, found, *_ = read_journal(path, CODEC)
     assert not trusted and len(found) == 2
 
 
 def test_another_boot_means_that_some_may_be_missing(tmp_path, monkeypatch):
     write(tmp_path / "log", received(1))
-    monkeypatch.setattr(journal_module, "boot_id", lambda: b"x" * 16)
-    trusted, found = read_journal(tmp_path / "log", CODEC)
+    monkeypatch.setattr(Disk, "boot_id", lambda self: b"x" * 16)
+    trusted, found, *_ = read_journal(tmp_path / "log", CODEC)
     assert not trusted and len(found) == 1
 
 
 def test_a_closed_log_is_whole_whatever_happened_to_the_machine(tmp_path, monkeypatch):
     write(tmp_path / "log", received(1), closed=True)
-    monkeypatch.setattr(journal_module, "boot_id", lambda: b"x" * 16)
-    trusted, found = read_journal(tmp_path / "log", CODEC)
+    monkeypatch.setattr(Disk, "boot_id", lambda self: b"x" * 16)
+    trusted, found, *_ = read_journal(tmp_path / "log", CODEC)
     assert trusted and len(found) == 1
 
 
 def test_the_boot_id_stays_the_same():
-    assert journal_module.boot_id() == journal_module.boot_id() and len(journal_module.boot_id()) == 16
+    assert DISK.boot_id() == DISK.boot_id() and len(DISK.boot_id()) == 16
 
 
-def test_another_file_is_refused(tmp_path):
-    (tmp_path / "log").write_bytes(b"x" * 100)
-    with pytest.raises(CheckpointError, match="log: not a journal of this release"):
+def test_a_log_of_another_release_is_refused(tmp_path):
+    (tmp_path / "log").write_bytes(b"CLJ4" + b"x" * 100)
+    with pytest.raises(CheckpointError, match="log: a journal of another release, or damaged; start a new run"):
         read_journal(tmp_path / "log", CODEC)
+
+
+def test_a_header_that_did_not_reach_the_disk_is_damage(tmp_path):
+    (tmp_path / "log").write_bytes(bytes(100))
+    trusted, found, *_, damage = read_journal(tmp_path / "log", CODEC)
+    assert not trusted and not found and damage == f"{tmp_path / 'log'}: damaged: its header fails its checksum"
 
 
 def test_a_whole_record_that_cannot_be_read_is_refused(tmp_path):
@@ -212,7 +218,7 @@ def test_what_is_appended_is_in_the_file_at_once(tmp_path):
     journal = Journal(path, CODEC)
     for number in range(1, 50):
         journal.append(*received(number))
-        trusted, found = read_journal(path, CODEC)
+        trusted, found, *_ = read_journal(path, CODEC)
         assert trusted and [record.sequence for record in found] == list(range(1, number + 1))
     journal.close()
 
@@ -238,7 +244,7 @@ def test_a_full_disk_is_said_with_the_file_and_costs_only_the_last_record(failur
     path = tmp_path / "log"
     journal = Journal(path, CODEC)
     journal.append(*received(1))
-    real = journal_module.write_at
+    real = DISK.write
 
     def write_less(file, parts, offset):
         if failure == "full":
@@ -246,7 +252,7 @@ def test_a_full_disk_is_said_with_the_file_and_costs_only_the_last_record(failur
         return real(file, [b"".join(parts)[:20]], offset)
 
     with monkeypatch.context() as patch:
-        patch.setattr(journal_module, "write_at", write_less)
+        patch.setattr(DISK, "write", write_less)
         with pytest.raises(CheckpointError, match="log: "):
             journal.append(*received(2))
     journal.mark_closed()

@@ -10,7 +10,8 @@ import pytest
 from colonnade.config.resolve import federation
 from colonnade.config.schema import from_dict
 from colonnade.data import load, split
-from colonnade.drivers.processes import journal
+from colonnade.drivers import checkpoints
+from colonnade.drivers.files import Disk
 from colonnade.drivers.processes import node as node_module
 from colonnade.drivers.processes.conversation import GIVEN_UP
 from colonnade.drivers.processes.journal import Journal
@@ -258,10 +259,17 @@ def crash(*_, **__):
     raise Crash
 
 
+def rename_only_the_old_one(self, old, new):
+    if new.name == checkpoints.NEWEST:
+        raise Crash
+    old.replace(new)
+
+
 CRASHES = {
     "before the new log": lambda patch: patch.setattr(node_module, "Journal", crash),
-    "before the new checkpoint": lambda patch: patch.setattr(node_module, "replace_file", crash),
-    "before its rename": lambda patch: patch.setattr(node_module.Path, "replace", crash),
+    "before the new checkpoint": lambda patch: patch.setattr(checkpoints, "write_beside", crash),
+    "before its rename": lambda patch: patch.setattr(Disk, "rename", crash),
+    "between its renames": lambda patch: patch.setattr(Disk, "rename", rename_only_the_old_one),
     "after its rename": lambda patch: patch.setattr(Journal, "close", crash),
 }
 
@@ -287,6 +295,74 @@ def test_a_crash_between_the_steps_of_a_checkpoint(place, rounds, tmp_path, tool
         bank.restart()
         assert bank.node.role.heard[-1] == 14
         bank.node.close()
+
+    asyncio.run(run())
+
+
+def flip(path, place):
+    data = bytearray(path.read_bytes())
+    data[place] ^= 1
+    path.write_bytes(data)
+
+
+@pytest.mark.parametrize("rounds", [1, 2, 3, 4])
+def test_a_flipped_bit_in_the_checkpoint_is_found_and_nothing_is_lost(rounds, tmp_path, tools):
+    """The checkpoint before it and two journals give the same state; before the second one, the journals alone."""
+
+    async def run():
+        bank = Bank(tools, tmp_path)
+        bank.start()
+        bank.meet()
+        for value in range(rounds):
+            bank.say(value + 1)
+            bank.node.checkpoint()
+        bank.say(15)
+        flip(tmp_path / "checkpoint.safetensors", -1)
+        node = bank.restart()
+        assert node.damaged_files == 1 and node.peers["bank"].conversation.number == 7
+        said = node.log.stream.getvalue()
+        assert f"{tmp_path / 'checkpoint.safetensors'}: damaged: the checksum of its" in said
+        flip(tmp_path / "checkpoint.safetensors", 50)  # the one that the restart wrote
+        assert bank.restart().role.heard == [*range(1, rounds + 1), 15]
+        bank.node.close()
+
+    asyncio.run(run())
+
+
+def test_two_damaged_checkpoints_are_refused_by_their_names(tmp_path, tools):
+    async def run():
+        bank = Bank(tools, tmp_path)
+        bank.start()
+        for _ in range(3):
+            bank.node.checkpoint()
+        tools.kill(bank.node)
+        for name in (checkpoints.NEWEST, checkpoints.BEFORE):
+            flip(tmp_path / name, 100)
+        with pytest.raises(CheckpointError) as caught:
+            bank.start()
+        assert all(str(tmp_path / name) in str(caught.value) for name in (checkpoints.NEWEST, checkpoints.BEFORE))
+        assert "start a new run" in str(caught.value)
+        os.close(bank.node._lock)
+
+    asyncio.run(run())
+
+
+def test_without_the_journal_between_them_the_checkpoint_before_is_used_and_conversations_restart(tmp_path, tools):
+    async def run():
+        bank = Bank(tools, tmp_path)
+        bank.start()
+        bank.meet()
+        for value in (1, 2, 3):
+            bank.say(value)
+            bank.node.checkpoint()
+        bank.say(4)
+        tools.kill(bank.node)
+        flip(tmp_path / checkpoints.NEWEST, -1)
+        flip(tmp_path / "journal-2.log", -1)  # the second: the message 3 is its last record
+        node = bank.start()
+        assert node.role.heard == [1, 2] and node.peers["bank"].conversation.number == GIVEN_UP
+        assert "journal-2.log: damaged: its end is missing" in node.log.stream.getvalue()
+        node.close()
 
     asyncio.run(run())
 
@@ -379,9 +455,9 @@ def test_a_full_disk_ends_the_node_with_its_cause(full, tmp_path, tools, monkeyp
         heard = list(bank.node.role.heard)
         with monkeypatch.context() as patch:
             if full == "log":
-                patch.setattr(journal, "write_at", no_space)
+                patch.setattr(Disk, "write", no_space)
             elif full == "checkpoint":
-                patch.setattr(node_module, "replace_file", no_space)
+                patch.setattr(checkpoints, "write_beside", no_space)
                 patch.setattr(bank.node.keeper, "checkpoint_due", lambda node: True)
             else:
                 patch.setattr(bank.node.keeper, "emitted", no_space)
@@ -453,7 +529,7 @@ def test_a_lost_tail_restarts_all_conversations(tmp_path, tools, monkeypatch):
         bank.meet()
         bank.say(1)
         tools.kill(bank.node)
-        monkeypatch.setattr("colonnade.drivers.processes.journal.boot_id", lambda: b"x" * 16)
+        monkeypatch.setattr(Disk, "boot_id", lambda self: b"x" * 16)
         node = bank.start()
         conversations = {name: peer.conversation for name, peer in node.peers.items()}
         assert conversations["bank"].number == GIVEN_UP and conversations["bank"].lost == 2

@@ -22,8 +22,9 @@ from colonnade.algorithms.asysqn.holdings import predictions
 from colonnade.algorithms.asysqn.messages import Ask as Opening
 from colonnade.algorithms.asysqn.messages import MarginsMade, Masked, Masks
 from colonnade.algorithms.asysqn.party import Party
-from colonnade.algorithms.chassis import PARTY, RoleState, done, job, on
-from colonnade.algorithms.prediction.messages import PAYLOADS
+from colonnade.algorithms.chassis import PARTY, done, job, on
+from colonnade.algorithms.prediction.messages import PAYLOADS, UNANSWERABLE, Question
+from colonnade.algorithms.prediction.party import AnsweringState
 from colonnade.algorithms.prediction.predictor import (
     Predictor,
     PredictPartySetup,
@@ -31,9 +32,10 @@ from colonnade.algorithms.prediction.predictor import (
     RowsById,
     TrainedRoles,
 )
+from colonnade.algorithms.prediction.quota import Bucket
 from colonnade.algorithms.prediction.sums import Contribute, SumParty, SumServer, SumServerState
 from colonnade.privacy import masking
-from colonnade.protocol.errors import ConfigError, RemoteProtocolError
+from colonnade.protocol.errors import ConfigError, RemoteProtocolError, TrainingDiverged
 from colonnade.protocol.events import Send
 from colonnade.protocol.messages import Array, Message, Payload
 from colonnade.protocol.role import SERVER, Role
@@ -59,8 +61,15 @@ class MakeTerm(Payload, frozen=True):
     ids: list[str]
 
 
+class Unanswerable(Payload, frozen=True):
+    """Result of `MakeTerm` if a margin does not fit into masked sums."""
+
+    nonce: int
+    ids: int
+
+
 @dataclass(slots=True, kw_only=True)
-class SummedPartyState(RoleState):
+class SummedPartyState(AnsweringState):
     """The state of a party that contributes margins."""
 
     roots: dict[int, int] = transient(dict)  # nonce → root, for own terms that are being made
@@ -69,7 +78,14 @@ class SummedPartyState(RoleState):
 class SummedParty(SumParty[SummedPartyState]):
     """Holds w_ℓ, its rows by id, and its part in sums that are under way."""
 
-    def __init__(self, trained: Party, table: RowsById, names: tuple[str, ...], options: LinearOptions) -> None:
+    def __init__(
+        self,
+        trained: Party,
+        table: RowsById,
+        names: tuple[str, ...],
+        options: LinearOptions,
+        quota: Sequence[Bucket] = (),
+    ) -> None:
         if trained.estimator.w.any() and trained.fence.members() - {tuple(range(len(names)))}:
             advice = (
                 f"the last sums that {trained.name} contributed to with these weights left out some parties. A sum "
@@ -77,7 +93,7 @@ class SummedParty(SumParty[SummedPartyState]):
                 "parties present at the end"
             )
             raise ConfigError("--predict", trained.name, advice)
-        super().__init__(trained.name, table, names, SummedPartyState())
+        super().__init__(trained.name, table, names, SummedPartyState(), quota)
         self._trained, self._options = trained, options
         self._masked = options.masking == "on"
         self.sums = Aggregations(self.own, names, self._masked, options.fan_out, options.fraction_bits)
@@ -86,19 +102,21 @@ class SummedParty(SumParty[SummedPartyState]):
     def contribute(self, sender: str, message: Contribute) -> None:
         """Start this party's term. The sum is always over all parties; the server cannot choose them."""
         ids, root, nonce = message.ids, message.root, message.nonce
-        if not 0 <= root < len(self.names) or nonce in self.state.roots:
-            raise RemoteProtocolError(SERVER, f"asks for an impossible sum: {len(ids)} ids at party {root}")
-        self.check_sum(ids)
+        if not self.may_sum(ids, possible=0 <= root < len(self.names) and nonce not in self.state.roots):
+            return
         opening = Opening(nonce, list(range(len(self.names))), False, NO_ROWS)
         self.sums.open(root, opening, len(ids), hashlib.sha256(msgspec.msgpack.encode(ids)).digest())
         self.state.roots[nonce] = root
         self.aside(MakeTerm(self.state.jobs + 1, nonce, ids))
 
     @job(MakeTerm)
-    def make_term(self, job: MakeTerm) -> MarginsMade:
+    def make_term(self, job: MakeTerm) -> MarginsMade | Unanswerable:
         """Alg. 2 l. 2: θ + δ, and δ."""
         theta = self._trained.margins(self.table.x[self.table.find(job.ids)])
-        term = masking.encode(np.asarray(theta, np.float64), self._options.fraction_bits, len(self.names))
+        try:
+            term = masking.encode(np.asarray(theta, np.float64), self._options.fraction_bits, len(self.names))
+        except TrainingDiverged:
+            return Unanswerable(job.nonce, len(job.ids))
         if not self._masked:
             return MarginsMade(job.nonce, 0, term, np.zeros(0, np.uint64))
         masks = masking.masks(self.key.seed("mask", job.draw), len(term))
@@ -109,6 +127,12 @@ class SummedParty(SumParty[SummedPartyState]):
         """Add the term to the children's sums."""
         root = self.state.roots.pop(result.nonce)
         self._pass_on(self.sums.contribute(root, result.nonce, result), result.nonce)
+
+    @done(Unanswerable)
+    def unanswerable(self, token: int, result: Unanswerable) -> None:
+        """Give up the sum. The server's deadline ends the request."""
+        self.record(Question(result.ids, 0, result.ids, UNANSWERABLE))
+        self.sums.drop(self.state.roots.pop(result.nonce), result.nonce)
 
     @on(Masked, PARTY)
     def masked(self, sender: str, message: Masked) -> None:
@@ -153,7 +177,7 @@ class SummedServer(SumServer[SumServerState]):
 class SummedPredictor(Predictor[LinearOptions, Role, Party]):
     """Predicts from sums of margins, which are all that the server learns."""
 
-    payloads = (*PAYLOADS, Contribute, Summed, Masked, Masks, MakeTerm, MarginsMade)
+    payloads = (*PAYLOADS, Contribute, Summed, Masked, Masks, MakeTerm, MarginsMade, Unanswerable)
     peers = True
 
     def server(self, setup: PredictServerSetup[LinearOptions, Role]) -> SummedServer:
@@ -161,7 +185,7 @@ class SummedPredictor(Predictor[LinearOptions, Role, Party]):
         return SummedServer(setup.parties, partial(predictions, task=setup.task), setup.deadline_s)
 
     def party(self, setup: PredictPartySetup[LinearOptions, Party]) -> SummedParty:
-        return SummedParty(setup.trained, setup.table, setup.parties, setup.options)
+        return SummedParty(setup.trained, setup.table, setup.parties, setup.options, setup.quota)
 
     def in_one_place(
         self, roles: TrainedRoles[LinearOptions, Role, Party], blocks: Sequence[Array], number: int

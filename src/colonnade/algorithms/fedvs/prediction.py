@@ -13,13 +13,14 @@ from dataclasses import dataclass, field
 import msgspec
 import numpy as np
 
-from colonnade.algorithms.chassis import PARTY, RoleState, done, job, on
+from colonnade.algorithms.chassis import PARTY, done, job, on
 from colonnade.algorithms.fedvs.coding import average, average_in_plain, coded_sum, share_data, share_model
 from colonnade.algorithms.fedvs.config import FedvsOptions
 from colonnade.algorithms.fedvs.holdings import check_elements
 from colonnade.algorithms.fedvs.party import Party
 from colonnade.algorithms.fedvs.server import Server
 from colonnade.algorithms.prediction.messages import PAYLOADS
+from colonnade.algorithms.prediction.party import AnsweringState
 from colonnade.algorithms.prediction.predictor import (
     Predictor,
     PredictPartySetup,
@@ -27,6 +28,7 @@ from colonnade.algorithms.prediction.predictor import (
     RowsById,
     TrainedRoles,
 )
+from colonnade.algorithms.prediction.quota import Bucket
 from colonnade.algorithms.prediction.sums import Contribute, SumParty, SumServer, SumServerState
 from colonnade.models import ServerNetwork
 from colonnade.privacy.field import MAX_INNER, total
@@ -110,7 +112,7 @@ class Pending:
 
 
 @dataclass(slots=True, kw_only=True)
-class CodedPartyState(RoleState):
+class CodedPartyState(AnsweringState):
     """The state of a party that shares its rows and weights."""
 
     sums: dict[int, Pending] = transient(dict)  # nonce → the shares that are here
@@ -119,7 +121,14 @@ class CodedPartyState(RoleState):
 class CodedParty(SumParty[CodedPartyState]):
     """Holds W, its rows by id, and shares of sums that are under way."""
 
-    def __init__(self, trained: Party, table: RowsById, names: tuple[str, ...], options: FedvsOptions) -> None:
+    def __init__(
+        self,
+        trained: Party,
+        table: RowsById,
+        names: tuple[str, ...],
+        options: FedvsOptions,
+        quota: Sequence[Bucket] = (),
+    ) -> None:
         everyone = set(range(len(names)))
         if any(set(weights) != everyone for _, _, weights in trained.answered.sums):
             advice = (
@@ -128,7 +137,7 @@ class CodedParty(SumParty[CodedPartyState]):
                 "parties present at the end"
             )
             raise ConfigError("--predict", trained.name, advice)
-        super().__init__(trained.name, table, names, CodedPartyState())
+        super().__init__(trained.name, table, names, CodedPartyState(), quota)
         self._trained, self._options, self._code = trained, options, options.code(len(names))
 
     def _pending(self, nonce: int) -> Pending:
@@ -140,10 +149,9 @@ class CodedParty(SumParty[CodedPartyState]):
     @on(Contribute, SERVER)
     def contribute(self, sender: str, message: Contribute) -> None:
         """Start this party's shares. The sum is always over all parties; the server cannot choose them."""
-        self.check_sum(message.ids)
         early = self.state.sums.get(message.nonce, Pending())
-        if early.places >= 0:
-            raise RemoteProtocolError(SERVER, "asks for one sum twice")
+        if not self.may_sum(message.ids, possible=early.places < 0):
+            return
         places = Segmentation(len(message.ids), self._code.segments).length
         asked = hashlib.sha256(msgspec.msgpack.encode(message.ids)).digest()
         for n, share in early.shares.items():
@@ -293,7 +301,7 @@ class CodedPredictor(Predictor[FedvsOptions, Server, Party]):
         return CodedServer(setup.trained, setup.parties, setup.options, setup.deadline_s)
 
     def party(self, setup: PredictPartySetup[FedvsOptions, Party]) -> CodedParty:
-        return CodedParty(setup.trained, setup.table, setup.parties, setup.options)
+        return CodedParty(setup.trained, setup.table, setup.parties, setup.options, setup.quota)
 
     def in_one_place(
         self, roles: TrainedRoles[FedvsOptions, Server, Party], blocks: Sequence[Array], number: int

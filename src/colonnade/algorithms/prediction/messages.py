@@ -4,7 +4,26 @@ import msgspec
 
 from colonnade.protocol.messages import Array, Message, Payload
 
-__all__ = ["PAYLOADS", "Ask", "Asked", "Compute", "Computed", "Find", "Found", "Mean", "TakeMean"]
+__all__ = [
+    "PAYLOADS",
+    "REASONS",
+    "Ask",
+    "Asked",
+    "Compute",
+    "Computed",
+    "Declined",
+    "Find",
+    "Found",
+    "Looked",
+    "Mean",
+    "PartyDeclined",
+    "Question",
+    "TakeMean",
+]
+
+# Why a party gives no answer, or not to all ids.
+REASONS = ("malformed", "quota", "unanswerable", "budget", "not aligned")
+MALFORMED, QUOTA, UNANSWERABLE, BUDGET, NOT_ALIGNED = REASONS
 
 
 class Asked(msgspec.Struct, frozen=True):
@@ -32,6 +51,14 @@ class Found(Message, frozen=True):
     values: Array  # (ids that it has, width) float32
 
 
+class Declined(Message, frozen=True):
+    """Party → server: no answer to this `Ask`, and why, as one of `REASONS`."""
+
+    number: int
+    start: int
+    why: str
+
+
 class Mean(Message, frozen=True):
     """Party → server: the mean embedding of its training rows, its replacement if the server learned nothing better."""
 
@@ -39,12 +66,39 @@ class Mean(Message, frozen=True):
 
 
 class Find(Payload, frozen=True):
-    """Party's job for an `Ask`. Its result is a `Found`."""
+    """Party's job for an `Ask`. Its result is a `Looked`."""
 
     job: int  # never repeated: it determines the noise
     number: int
     start: int
     ids: list[str]
+
+
+class Looked(Payload, frozen=True):
+    """Result of `Find`: the content of a `Found`, and what the party keeps to itself."""
+
+    number: int
+    start: int
+    has: Array
+    values: Array
+    withheld: int  # ids that it has and does not answer for
+    why: str = ""  # if it answers for no id
+
+
+class Question(Payload, frozen=True):
+    """The party's record of a question, for its audit: numbers only, no ids."""
+
+    ids: int
+    answered: int
+    refused: int  # the others are ids that the party does not have
+    why: str = ""
+
+
+class PartyDeclined(Payload, frozen=True):
+    """The server's record of a `Declined`."""
+
+    party: str
+    why: str
 
 
 class TakeMean(Payload, frozen=True):
@@ -69,4 +123,4 @@ class Computed(Payload, frozen=True):
     away: list[str]
 
 
-PAYLOADS = (Ask, Found, Mean, Find, TakeMean, Compute, Computed)
+PAYLOADS = (Ask, Found, Declined, Mean, Find, Looked, Question, PartyDeclined, TakeMean, Compute, Computed)

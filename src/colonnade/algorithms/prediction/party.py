@@ -1,10 +1,12 @@
 """A party that answers: it looks up ids in its own table and embeds the rows it has, as in its method's evaluation.
 
-It keeps nothing of the questions. By asking, the server learns which ids the party has. The party learns which ids the
-server asks for.
+It keeps nothing of the questions but their numbers. By asking, the server learns which ids the party has. The party
+learns which ids the server asks for.
+
+No question ends the party. It declines a question that is malformed, beyond its quota, or without a sane answer.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
@@ -12,53 +14,110 @@ import numpy as np
 
 from colonnade.algorithms.chassis import Chassis, RoleState, done, job, on
 from colonnade.algorithms.chassis.rules import Sender
-from colonnade.algorithms.prediction.messages import Ask, Find, Found, Mean, TakeMean
+from colonnade.algorithms.prediction.messages import (
+    BUDGET,
+    MALFORMED,
+    NOT_ALIGNED,
+    QUOTA,
+    UNANSWERABLE,
+    Ask,
+    Declined,
+    Find,
+    Found,
+    Looked,
+    Mean,
+    Question,
+    TakeMean,
+)
 from colonnade.algorithms.prediction.predictor import RowsById
+from colonnade.algorithms.prediction.quota import Bucket, take_from_all
 from colonnade.algorithms.sane import are_sane
-from colonnade.protocol.errors import RemoteProtocolError, TrainingDiverged
-from colonnade.protocol.events import Resumed
+from colonnade.protocol.errors import TrainingDiverged
+from colonnade.protocol.events import Emit, Event, Resumed, WorkDone
 from colonnade.protocol.messages import Array, Payload
-from colonnade.protocol.role import SERVER, Embedding, RoleSummary
+from colonnade.protocol.role import SERVER, WITHHELD, Embedding, RoleSummary
 from colonnade.protocol.saved import transient
 
-__all__ = ["MAX_ASKED", "MAX_ID_BYTES", "AnsweringParty", "PredictParty"]
+__all__ = ["MAX_ASKED", "MAX_ID_BYTES", "AnsweringParty", "AnsweringState", "PredictParty"]
 
 MAX_ASKED = 2048  # ids in a message
-MAX_ID_BYTES = 200
+MAX_ID_BYTES = 200  # of a normalised id
+MAX_UNDER_WAY = 1024  # jobs that have not ended
 READ_ROWS = 8192  # training rows embedded at a time
 
-S = TypeVar("S", bound=RoleState)
+
+@dataclass(slots=True, kw_only=True)
+class AnsweringState(RoleState):
+    """State of every predicting party. The process saves nothing of it."""
+
+    quota: list[Bucket] = transient(list)
+    under_way: int = 0  # jobs
+
+
+S = TypeVar("S", bound=AnsweringState)
 
 
 class AnsweringParty(Chassis[S], Generic[S]):
-    """What predicting parties share: the server asks them for ids. The process saves nothing of it."""
+    """What predicting parties share: the server asks them for ids, within their quota."""
 
-    def __init__(self, name: str, senders: Mapping[str, Sender], table: RowsById, state: S) -> None:
+    gated = True
+
+    def __init__(
+        self, name: str, senders: Mapping[str, Sender], table: RowsById, state: S, quota: Sequence[Bucket] = ()
+    ) -> None:
         super().__init__(name, {SERVER: SERVER, **senders}, state)
-        self.table = table
+        self.table, state.quota = table, list(quota)
+
+    def gate(self, event: Event) -> bool:
+        """Count the jobs that have ended."""
+        self.state.under_way -= isinstance(event, WorkDone)
+        return False
 
     def aside(self, job: Payload) -> None:
         """Start a job. Questions do not wait for each other."""
+        self.state.under_way += 1
         self.work(type(job).__name__.lower(), 0.0, job, aside=True)
 
     @on(Ask, SERVER)
     def asked(self, sender: str, message: Ask) -> None:
-        """Start a search for these ids; raise RemoteProtocolError for too many ids or too long ones."""
-        ids = message.ids
-        if not 0 < len(ids) <= MAX_ASKED or max(map(len, ids)) > MAX_ID_BYTES:
-            raise RemoteProtocolError(
-                SERVER, f"asks for {len(ids)} ids; the limit is {MAX_ASKED} ids of {MAX_ID_BYTES} bytes"
-            )
-        self.aside(Find(self.state.jobs + 1, message.number, message.start, ids))
+        """Start a search for these ids, or decline the question."""
+        if why := self.why_not(message.ids):
+            self.decline(message.number, message.start, len(message.ids), why)
+        else:
+            self.aside(Find(self.state.jobs + 1, message.number, message.start, message.ids))
+
+    def why_not(self, ids: Sequence[str]) -> str:
+        """Return why a question is declined; "" if it is not, and then its rows are taken from the quota."""
+        if not 0 < len(ids) <= MAX_ASKED or max(len(id.encode()) for id in ids) > MAX_ID_BYTES:
+            return MALFORMED
+        if self.state.under_way >= MAX_UNDER_WAY:
+            return QUOTA
+        return QUOTA if take_from_all(self.state.quota, len(ids), self.now) else ""
+
+    def decline(self, number: int, start: int, ids: int, why: str) -> None:
+        """Record the question and tell the server."""
+        self.record(Question(ids, 0, ids, why))
+        self.send(SERVER, Declined(number, start, why))
+
+    def record(self, question: Question) -> None:
+        """Pass a question to the audit. Call it before sending the answer: without a record there is no answer."""
+        self.do([Emit(question)])
 
     @job(Find)
-    def find(self, job: Find) -> Found:
+    def find(self, job: Find) -> Looked:
         """Return which ids the party has, and what it shows of them."""
         raise NotImplementedError
 
-    @done(Found)
-    def found(self, token: int, result: Found) -> None:
-        self.send(SERVER, result)
+    @done(Looked)
+    def looked(self, token: int, result: Looked) -> None:
+        """Answer the server."""
+        ids, answered = len(result.has), int(result.has.sum())
+        if result.why == UNANSWERABLE:
+            self.decline(result.number, result.start, ids, result.why)
+            return
+        why = result.why or (NOT_ALIGNED if result.withheld else "")
+        self.record(Question(ids, answered, result.withheld, why))
+        self.send(SERVER, Found(result.number, result.start, result.has, result.values))
 
     def summary(self) -> RoleSummary:
         """Report the number of jobs."""
@@ -66,7 +125,7 @@ class AnsweringParty(Chassis[S], Generic[S]):
 
 
 @dataclass(slots=True, kw_only=True)
-class PredictPartyState(RoleState):
+class PredictPartyState(AnsweringState):
     """State of a party that shows embeddings."""
 
     mean: Mean | None = transient(lambda: None)
@@ -75,8 +134,10 @@ class PredictPartyState(RoleState):
 class PredictParty(AnsweringParty[PredictPartyState]):
     """Holds a trained role of its method, and the party's rows by id."""
 
-    def __init__(self, trained: Embedding, table: RowsById, width: int, train: Array | None) -> None:
-        super().__init__(trained.name, {}, table, PredictPartyState())
+    def __init__(
+        self, trained: Embedding, table: RowsById, width: int, train: Array | None, quota: Sequence[Bucket] = ()
+    ) -> None:
+        super().__init__(trained.name, {}, table, PredictPartyState(), quota)
         self._trained, self._width = trained, width
         self._train = train  # rows for the mean embedding; None: the server has learned something better
 
@@ -92,14 +153,19 @@ class PredictParty(AnsweringParty[PredictPartyState]):
             self.send(SERVER, self.state.mean)
 
     @job(Find)
-    def find(self, job: Find) -> Found:
+    def find(self, job: Find) -> Looked:
         """Also return the embeddings. If the privacy budget is spent, the party reports none of the ids."""
         rows = self.table.find(job.ids)
-        has = rows >= 0
-        values = self._read(self.table.x, rows[has], job.job)
+        has, why = rows >= 0, ""
+        try:
+            values = self._read(self.table.x, rows[has], job.job)
+        except TrainingDiverged:
+            values, why = None, UNANSWERABLE
+        withheld = int((rows == WITHHELD).sum())
         if values is None:
+            why, withheld = why or BUDGET, withheld + int(has.sum())
             has, values = np.zeros_like(has), self._nothing
-        return Found(job.number, job.start, has, values)
+        return Looked(job.number, job.start, has, values, withheld, why)
 
     @job(TakeMean)
     def take_mean(self, job: TakeMean) -> Mean:

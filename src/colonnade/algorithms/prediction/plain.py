@@ -59,7 +59,7 @@ class PlainPredictor(Predictor[Options, Seeing, Showing]):
 
     def party(self, setup: PredictPartySetup[Options, Showing]) -> PredictParty:
         """Make a party that embeds the rows it is asked for."""
-        return PredictParty(setup.trained, setup.table, setup.width, setup.train)
+        return PredictParty(setup.trained, setup.table, setup.width, setup.train, setup.quota)
 
     def in_one_place(
         self, roles: TrainedRoles[Options, Seeing, Showing], blocks: Sequence[Array], number: int

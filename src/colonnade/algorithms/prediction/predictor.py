@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, ClassVar, Generic, Protocol, TypeVar
 
+from colonnade.algorithms.prediction.quota import Bucket
 from colonnade.data.task import Task
 from colonnade.protocol.messages import Array, Payload
 from colonnade.protocol.role import Role
@@ -32,7 +33,7 @@ class RowsById(Protocol):
         """Features, float32 (rows, columns)."""
 
     def find(self, ids: Sequence[str]) -> Array:
-        """Return the row of each id; negative if the party does not have it."""
+        """Return the row of each id; negative if the party does not have it, or withholds it (`WITHHELD`)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +63,7 @@ class PredictPartySetup(Generic[O_co, P_co]):
     table: RowsById
     width: int  # of its embeddings
     train: Array | None = None  # rows for the mean embedding; None: no mean is needed, or it would have to be accounted
+    quota: tuple[Bucket, ...] = ()  # how many rows the party may be asked for
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,17 @@ import numpy as np
 
 from colonnade.algorithms.chassis import PARTY, Chassis, RoleState, done, job, on
 from colonnade.algorithms.evaluation import Evaluation
-from colonnade.algorithms.prediction.messages import Ask, Asked, Compute, Computed, Found, Mean
+from colonnade.algorithms.prediction.messages import (
+    REASONS,
+    Ask,
+    Asked,
+    Compute,
+    Computed,
+    Declined,
+    Found,
+    Mean,
+    PartyDeclined,
+)
 from colonnade.algorithms.prediction.party import MAX_ASKED
 from colonnade.algorithms.prediction.standing_in import AWAY, LACKS, SENT, StandIns
 from colonnade.algorithms.sane import are_sane
@@ -125,10 +135,25 @@ class AskingServer(Chassis[S], Generic[S]):
         request.h[rows[message.has], self._blocks[party]] = message.values
         request.what[rows, party] = np.where(message.has, SENT, LACKS)
         self.noted(party, ids, message)
-        request.owed[sender].remove(message.start)
+        self._settle(request, sender, message.start)
+        self._finish_if_complete(message.number)
+
+    @on(Declined, PARTY)
+    def declined(self, sender: str, message: Declined) -> None:
+        """Treat the party as away for this chunk."""
+        request = self.state.requests.get(message.number)
+        if request is None or message.start not in request.owed.get(sender, ()):
+            return
+        if sender not in request.away:
+            request.away.append(sender)
+        self.do([Emit(PartyDeclined(sender, message.why if message.why in REASONS else "unknown"))])
+        self._settle(request, sender, message.start)
+        self._finish_if_complete(message.number)
+
+    def _settle(self, request: PredictionRequest, sender: str, start: int) -> None:
+        request.owed[sender].remove(start)
         if not request.owed[sender]:
             del request.owed[sender]
-        self._finish_if_complete(message.number)
 
     def _check(self, sender: str, found: Found, rows: int) -> None:
         has, values, width = found.has, found.values, self._widths[self.index[sender]]
@@ -151,7 +176,7 @@ class AskingServer(Chassis[S], Generic[S]):
     def _lose_in(self, number: int, peer: str) -> None:
         request = self.state.requests[number]
         if request.owed.pop(peer, None) is not None:
-            request.away.append(peer)
+            request.away += [peer] if peer not in request.away else []
             self._finish_if_complete(number)
 
     def _finish_if_complete(self, number: int) -> None:

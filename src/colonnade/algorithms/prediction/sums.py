@@ -5,28 +5,28 @@ that all parties have; the method defines how. Nothing replaces a party: sums ov
 reveal a single party's value by subtraction. So the server refuses an id if a party lacks it or is away.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
 import numpy as np
 
-from colonnade.algorithms.chassis import PARTY, RoleState, job
-from colonnade.algorithms.prediction.messages import Computed, Find, Found
-from colonnade.algorithms.prediction.party import MAX_ASKED, AnsweringParty
+from colonnade.algorithms.chassis import PARTY, job
+from colonnade.algorithms.prediction.messages import MALFORMED, Computed, Find, Looked, Question
+from colonnade.algorithms.prediction.party import MAX_ASKED, AnsweringParty, AnsweringState
 from colonnade.algorithms.prediction.predictor import RowsById
+from colonnade.algorithms.prediction.quota import Bucket
 from colonnade.algorithms.prediction.server import AskingServer, AskingState, PredictionRequest
 from colonnade.algorithms.prediction.standing_in import AWAY, SENT
 from colonnade.privacy.secret import SecretKey
-from colonnade.protocol.errors import RemoteProtocolError
 from colonnade.protocol.events import Emit
 from colonnade.protocol.messages import Array, Message
-from colonnade.protocol.role import SERVER
+from colonnade.protocol.role import WITHHELD
 from colonnade.protocol.saved import transient
 
 __all__ = ["Contribute", "SumParty", "SumServer", "SumServerState", "Sums"]
 
-P = TypeVar("P", bound=RoleState)
+P = TypeVar("P", bound=AnsweringState)
 
 
 class Contribute(Message, frozen=True):
@@ -40,8 +40,10 @@ class Contribute(Message, frozen=True):
 class SumParty(AnsweringParty[P], Generic[P]):
     """Shows which ids it has, and nothing about their rows."""
 
-    def __init__(self, name: str, table: RowsById, names: tuple[str, ...], state: P) -> None:
-        super().__init__(name, {other: PARTY for other in names if other != name}, table, state)
+    def __init__(
+        self, name: str, table: RowsById, names: tuple[str, ...], state: P, quota: Sequence[Bucket] = ()
+    ) -> None:
+        super().__init__(name, {other: PARTY for other in names if other != name}, table, state, quota)
         self.names, self.own = names, names.index(name)
         self.key = SecretKey()
 
@@ -50,17 +52,23 @@ class SumParty(AnsweringParty[P], Generic[P]):
         self.key.renew(entropy)
 
     @job(Find)
-    def find(self, job: Find) -> Found:
+    def find(self, job: Find) -> Looked:
         """Return which ids it has, without values."""
-        has = self.table.find(job.ids) >= 0
-        return Found(job.number, job.start, has, np.zeros((int(has.sum()), 0), np.float32))
+        rows = self.table.find(job.ids)
+        has, withheld = rows >= 0, int((rows == WITHHELD).sum())
+        return Looked(job.number, job.start, has, np.zeros((int(has.sum()), 0), np.float32), withheld)
 
-    def check_sum(self, ids: list[str]) -> None:
-        """Raise RemoteProtocolError for a sum over too many ids, or over ids that the party lacks."""
-        if not 0 < len(ids) <= MAX_ASKED or (self.table.find(ids) < 0).any():
-            raise RemoteProtocolError(
-                SERVER, f"asks for a sum of {len(ids)} ids: too many, or this party does not have all of them"
-            )
+    def may_sum(self, ids: list[str], possible: bool) -> bool:
+        """Whether the party contributes to a sum over these ids. It records the question.
+
+        It declines a sum that is not `possible`, one over ids that it lacks, and one beyond its quota. The server's
+        deadline ends the request.
+        """
+        why = self.why_not(ids) if possible else MALFORMED
+        if not why and (self.table.find(ids) < 0).any():
+            why = MALFORMED
+        self.record(Question(len(ids), 0, len(ids), why) if why else Question(len(ids), len(ids), 0))
+        return not why
 
 
 @dataclass(slots=True)

@@ -52,6 +52,10 @@ class ServerGone(ColonnadeError):
     """The server could not be reached for longer than `give_up_s`."""
 
 
+class RefusedForGood(RemoteProtocolError):
+    """The server does not admit this party, and will not later."""
+
+
 class NotYet(Exception):
     """The server asks the party to come again later, with a reason."""
 
@@ -122,6 +126,12 @@ class Dialler:
                 if cause == NOT_OURS:
                     self._certificate = b""  # the server may have a new one: fetch it at the next try
                 return cause
+            except RefusedForGood:
+                raise
+            except RemoteProtocolError as error:
+                if not self._node.forgiving:
+                    raise
+                return str(error)
             except (grpc.aio.UsageError, grpc.aio.InternalError, asyncio.InvalidStateError):
                 return "connection lost"
             finally:
@@ -201,7 +211,7 @@ async def _until_it_hangs_up(call: Any) -> None:
 
 def _raise_if_final(refusal: Refusal) -> None:
     if refusal.final:
-        raise RemoteProtocolError(SERVER_NAME, f"refused this party: {refusal.cause}")
+        raise RefusedForGood(SERVER_NAME, f"refused this party: {refusal.cause}")
 
 
 def open_channel(identity: Identity, address: str, limits: Any, pinned: bytes = b"") -> Any:

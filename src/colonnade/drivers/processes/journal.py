@@ -1,37 +1,52 @@
 """The journal of a node: every event for its role, appended before the role handles it.
 
-    file      magic "CLJ4" · number (8 bytes) · boot id (16) · salt (8) · records
-    record    length (4) · checksum over header and record (8) · kind (1) · now (8) · content
+    file      magic "CLJ5" · number (8 bytes) · boot id (16) · salt (8) · start (1) · end of the journal before (16) ·
+              xxh3 of these (8) · records
+    record    mark (4) · length (4) · checksum over header and record (8) · kind (1) · now (8) · content
 
 A node that restarts loads its checkpoint and replays the journal. Appends survive `kill -9`. Only a machine that goes
 down can lose some of them, and then the boot id differs. A torn last record was never handled and is left out.
+If a whole record follows an unreadable one, then the file is damaged; the mark finds that record.
 
-Two files take turns and are overwritten, which costs half as much as growing a new file. The salt separates old records
-from new ones.
+Three files take turns and are overwritten, which costs half as much as growing a new file. The salt separates old
+records from new ones. If the newest checkpoint is damaged, the node loads the one before it and replays two journals.
+The header of the second tells whether the first is complete, and what the node did in between (`start`).
 Secrets are not written: `Started` and `Resumed` are stored without their entropy.
 """
 
 import os
-from collections.abc import Iterator
 from functools import lru_cache
 from pathlib import Path
 from struct import Struct
 from struct import error as StructError
-from typing import BinaryIO
+from typing import NamedTuple
 
 import msgspec
 from xxhash import xxh3_64, xxh3_64_intdigest
 
-from colonnade.drivers.files import BINARY, write_at
+from colonnade.drivers.files import DISK, Disk
 from colonnade.protocol.codec import Codec
 from colonnade.protocol.errors import CheckpointError, CodecError
 from colonnade.protocol.events import Event, PeerJoined, PeerLost, Received, Started, TimerFired, WorkDone
 
-__all__ = ["Journal", "Record", "boot_id", "read_journal"]
+__all__ = [
+    "CONTINUED",
+    "FILES",
+    "NOTHING",
+    "RESTARTED",
+    "RESUMED",
+    "Contents",
+    "End",
+    "Journal",
+    "Record",
+    "read_journal",
+]
 
-_MAGIC = b"CLJ4"
-_HEADER = Struct("<4sQ16s8s")
-_FRAME = Struct("<IQ")
+_MAGIC = b"CLJ5"
+_HEADER, _SEAL = Struct("<4sQ16s8sBQQ"), Struct("<Q")
+_MARKED = Struct("<4sIQ")
+FILES = 3  # that take turns
+CONTINUED, RESUMED, RESTARTED = range(3)  # start: after a checkpoint; after a kill; and with new conversations
 _HEAD = Struct("<Bq")
 _NUMBERS = Struct("<qqq")
 _BOTH = Struct("<Bqqqq")
@@ -52,25 +67,56 @@ class Record(msgspec.Struct, frozen=True, gc=False):
     evaluation: bool = False  # it was sent for evaluation
 
 
-def boot_id() -> bytes:
-    """An id that changes when the machine restarts; zeros if the system gives none."""
-    try:
-        text = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii")
-        return bytes.fromhex(text.strip().replace("-", ""))[:16].ljust(16, b"\0")
-    except (OSError, ValueError):
-        return bytes(16)  # not Linux: a restart cannot be detected, so every boot looks the same
+class End(NamedTuple):
+    """Identifies the last record of one use of a file."""
+
+    seed: int
+    size: int
+
+
+NOTHING = End(0, 0)
+
+
+class Contents(NamedTuple):
+    """What a journal holds."""
+
+    trusted: bool  # no record can be missing at its end
+    records: list[Record]
+    end: End = NOTHING
+    start: int = CONTINUED
+    before: End = NOTHING  # the end of the journal before this one, when this one was begun
+    damage: str = ""  # names the file and the place
 
 
 class Journal:
     """A journal that is open for writing."""
 
-    def __init__(self, path: Path, codec: Codec, number: int = 0) -> None:
-        self.path, self._codec = path, codec
-        header = _HEADER.pack(_MAGIC, number, boot_id(), os.urandom(8))
+    def __init__(
+        self,
+        path: Path,
+        codec: Codec,
+        number: int = 0,
+        start: int = CONTINUED,
+        before: End = NOTHING,
+        disk: Disk = DISK,
+    ) -> None:
+        self.path, self._codec, self._disk = path, codec, disk
+        header = _HEADER.pack(_MAGIC, number, disk.boot_id(), os.urandom(8), start, *before)
         self._seed = xxh3_64_intdigest(header)
-        self._file = os.open(path, os.O_WRONLY | os.O_CREAT | BINARY, 0o600)
-        write_at(self._file, [header], 0)
-        self.size = len(header)
+        self._mark = _mark(self._seed)
+        header += _SEAL.pack(self._seed)
+        self._file = disk.open(path, os.O_WRONLY | os.O_CREAT)
+        self.size = 0
+        try:
+            self._put([header])
+        except CheckpointError:
+            self.close()
+            raise
+
+    @property
+    def end(self) -> End:
+        """The place after the last record."""
+        return End(self._seed, self.size)
 
     def append(self, record: Record, frame: bytes | memoryview = b"") -> None:
         """Write one event. `frame` is the message's bytes as they arrived. Raises CheckpointError."""
@@ -106,21 +152,24 @@ class Journal:
         for part in parts:
             checksum.update(part)
             length += len(part)
-        frame = _FRAME.pack(length, checksum.intdigest())
+        self._put([_MARKED.pack(self._mark, length, checksum.intdigest()), *parts])
+
+    def _put(self, parts: list[bytes | memoryview]) -> None:
+        wanted = sum(map(len, parts))
         try:
-            written = write_at(self._file, [frame, *parts], self.size)
+            written = self._disk.write(self._file, parts, self.size)
         except OSError as error:
             raise CheckpointError(f"{self.path}: cannot be written: {error.strerror}") from None
-        if written != len(frame) + length:
-            raise CheckpointError(f"{self.path}: only {written} of {len(frame) + length} bytes could be written")
+        if written != wanted:
+            raise CheckpointError(f"{self.path}: only {written} of {wanted} bytes could be written")
         self.size += written
 
     def sync(self) -> None:
         """Make everything so far survive a power cut."""
-        os.fsync(self._file)
+        self._disk.sync(self._file)
 
     def close(self) -> None:
-        os.close(self._file)
+        self._disk.close(self._file)
 
 
 @lru_cache(256)
@@ -129,42 +178,60 @@ def _name(name: str) -> bytes:
     return len(text).to_bytes(2, "little") + text
 
 
-def read_journal(path: Path, codec: Codec, number: int = 0) -> tuple[bool, list[Record]]:
-    """Whether no record can be missing, and all complete records of the journal with this number."""
-    with path.open("rb") as file:
-        header = file.read(_HEADER.size)
-        if len(header) < _HEADER.size:  # killed while the file was made
-            return False, []
-        magic, found, boot, _ = _HEADER.unpack(header)
-        if magic != _MAGIC:
-            raise CheckpointError(f"{path}: not a journal of this release")
-        if found != number:
-            return False, []
-        seed = xxh3_64_intdigest(header)
-        records = list(_records(file, codec, seed))
-        damaged = _whole(file, seed) is not None  # an unreadable record with a complete one after it
-    closed = bool(records) and records[-1] is None
-    trusted = closed or (boot == boot_id() and not damaged)
-    return trusted, [record for record in records if record is not None]
+def _mark(seed: int) -> bytes:
+    return seed.to_bytes(8, "little")[:4]
 
 
-def _records(file: BinaryIO, codec: Codec, seed: int) -> Iterator[Record | None]:
-    """Yield records until the first one that is torn or left over from an earlier use of the file."""
-    while (content := _whole(file, seed)) is not None:
+def read_journal(path: Path, codec: Codec, number: int = 0, disk: Disk = DISK) -> Contents:
+    """All complete records of the journal with this number. Raises CheckpointError if it is of another release."""
+    data = path.read_bytes()
+    if len(data) < _HEADER.size + _SEAL.size:  # killed while the file was made
+        return Contents(False, [])
+    magic, found, boot, _, start, *before = _HEADER.unpack_from(data)
+    seed = xxh3_64_intdigest(data[: _HEADER.size])
+    if _SEAL.unpack_from(data, _HEADER.size) != (seed,):
+        if magic != _MAGIC and magic[:3] == _MAGIC[:3]:
+            raise CheckpointError(
+                f"{path}: a journal of another release, or damaged; start a new run in another folder"
+            )
+        return Contents(False, [], damage=f"{path}: damaged: its header fails its checksum")
+    if found != number:
+        return Contents(False, [])
+    view, place, records = memoryview(data), _HEADER.size + _SEAL.size, []
+    while (content := _whole(view, place, seed)) is not None:
+        place += _MARKED.size + len(content)
         try:
-            yield _read(memoryview(content), codec)
+            records.append(_read(content, codec))
         except (CodecError, StructError, ValueError) as error:
-            raise CheckpointError(f"{file.name}: byte {file.tell() - len(content)}: {error}") from None
+            raise CheckpointError(f"{path}: byte {place - len(content)}: {error}") from None
+    damage = ""
+    if _whole_after(data, place, seed):
+        damage = f"{path}: damaged: the record at byte {place} fails its checksum, and others follow it"
+    closed = bool(records) and records[-1] is None
+    trusted = not damage and (closed or boot == disk.boot_id())
+    events = [record for record in records if record is not None]
+    return Contents(trusted, events, End(seed, place), start, End(*before), damage)
 
 
-def _whole(file: BinaryIO, seed: int) -> bytes | None:
-    """The next record; None if it is not complete."""
-    frame = file.read(_FRAME.size)
-    if len(frame) < _FRAME.size:
+def _whole(data: memoryview, place: int, seed: int) -> memoryview | None:
+    """The record there; None if it is not complete."""
+    start = place + _MARKED.size
+    if start > len(data):
         return None
-    length, checksum = _FRAME.unpack(frame)
-    content = file.read(length) if length <= MAX_RECORD_BYTES else b""
-    return content if len(content) == length and xxh3_64_intdigest(content, seed) == checksum else None
+    mark, length, checksum = _MARKED.unpack_from(data, place)
+    if mark != _mark(seed) or length > MAX_RECORD_BYTES or length > len(data) - start:
+        return None
+    content = data[start : start + length]
+    return content if xxh3_64_intdigest(content, seed) == checksum else None
+
+
+def _whole_after(data: bytes, place: int, seed: int) -> bool:
+    """Whether there is a complete record after the unreadable one at `place`."""
+    mark, view = _mark(seed), memoryview(data)
+    while (place := data.find(mark, place + 1)) >= 0:
+        if _whole(view, place, seed) is not None:
+            return True
+    return False
 
 
 def _read(content: memoryview, codec: Codec) -> Record | None:

@@ -14,6 +14,7 @@ _RUN = {
     "clock_s": "Seconds of training.",
     "fraction": "The finished part of the run, from 0 to 1.",
     "waited_s": "Seconds since the last update.",
+    "damaged_files": "Damaged files that the server found at its start, and did without.",
     "value": "The metric at the last evaluation: on the validation rows, if there are any.",
 }
 _PARTY = {
@@ -75,3 +76,23 @@ class _Collector:
         for party in status["parties"]:
             connected.add_metric([party["name"]], float(party["state"] == "connected"))
         yield connected
+        if "callers" in status:
+            yield from _of_callers(status)
+
+
+def _of_callers(status: dict[str, Any]) -> Iterator[Any]:
+    """Yield the counts of a server that predicts. A refusal without a valid token has the caller ""."""
+    from prometheus_client.core import CounterMetricFamily
+
+    requests = CounterMetricFamily("colonnade_predict_requests", "Admitted requests.", labels=["caller"])
+    rows = CounterMetricFamily("colonnade_predict_rows", "Ids asked for.", labels=["caller"])
+    refused = CounterMetricFamily("colonnade_predict_refused", "Refused, by reason.", labels=["caller", "why"])
+    for caller in status["callers"]:
+        requests.add_metric([caller["name"]], caller["requests"])
+        rows.add_metric([caller["name"]], caller["rows"])
+        for why, count in caller["refused"].items():
+            refused.add_metric([caller["name"], why], count)
+    declined = CounterMetricFamily("colonnade_predict_declined", "Questions that a party declined.", labels=["party"])
+    for party, count in status["declined"].items():
+        declined.add_metric([party], count)
+    yield from (requests, rows, refused, declined)

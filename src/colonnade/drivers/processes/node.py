@@ -10,12 +10,24 @@ import os
 import time
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
-from colonnade.drivers.files import lock_file, replace_file
+from colonnade.drivers.checkpoints import Checkpoints
+from colonnade.drivers.files import DISK, Disk, lock_file
 from colonnade.drivers.processes.conversation import NEVER_MET, Conversation
 from colonnade.drivers.processes.jobs import Jobs
-from colonnade.drivers.processes.journal import Journal, Record, read_journal
+from colonnade.drivers.processes.journal import (
+    CONTINUED,
+    FILES,
+    NOTHING,
+    RESTARTED,
+    RESUMED,
+    Contents,
+    End,
+    Journal,
+    Record,
+    read_journal,
+)
 from colonnade.drivers.processes.limits import Limits
 from colonnade.drivers.processes.logs import Log
 from colonnade.drivers.processes.peer import FarPeer, Peer
@@ -23,9 +35,14 @@ from colonnade.drivers.processes.wire import seal_message
 from colonnade.drivers.row_file import FileStorage
 from colonnade.drivers.simulator.checkpoint import work_in, work_out
 from colonnade.drivers.traffic import Traffic
-from colonnade.protocol import state
 from colonnade.protocol.codec import Codec
-from colonnade.protocol.errors import CheckpointError, LocalProtocolError, RemoteProtocolError, TrainingDiverged
+from colonnade.protocol.errors import (
+    CheckpointError,
+    DamagedFile,
+    LocalProtocolError,
+    RemoteProtocolError,
+    TrainingDiverged,
+)
 from colonnade.protocol.events import (
     NANOSECONDS,
     CancelTimer,
@@ -51,7 +68,7 @@ from colonnade.protocol.trace import Trace
 
 __all__ = ["Keeper", "Node"]
 
-FORMAT = 5
+FORMAT = 6
 SLOW_HANDLER_S = 0.005
 _PLAIN = ("now", "finished")
 
@@ -83,6 +100,8 @@ class Keeper:
 class Node:
     """Runs one role until it finishes or is stopped."""
 
+    forgiving: ClassVar[bool] = False  # whether the party connects again after a frame that it cannot read
+
     def __init__(
         self,
         role: Role,
@@ -94,6 +113,7 @@ class Node:
         keeper: Keeper | None = None,
         *,
         far: Iterable[str] = (),  # parties behind the relay
+        disk: Disk = DISK,
     ) -> None:
         self.role, self.folder, self.limits, self.log = role, folder, limits, log
         self.guard = role.guard if isinstance(role, Releasing) else None
@@ -115,8 +135,15 @@ class Node:
         self.ended: asyncio.Event = asyncio.Event()  # finished, failed or stopped
         self.stopped = False  # by a signal, or by the program that runs this process
         self.error: Exception | None = None
+        self._disk = disk
+        self._checkpoints = Checkpoints(folder, 0o600, disk)
+        self._touched = False  # the role, by a checkpoint
+        self.damaged_files = 0  # found when this node started; an earlier checkpoint or less of a journal was used
         self._journal: Journal | None = None
         self._journals = 0  # the number of the journal in use
+        self._start = CONTINUED  # how the next journal begins
+        self._read_up_to = NOTHING  # the end of the last journal that was replayed
+        self._trusted = True  # no record is missing at that end
         self._loop: asyncio.AbstractEventLoop | None = None
         self._began = time.monotonic()
         self._clock_base = 0
@@ -131,7 +158,7 @@ class Node:
         self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         self._lock = lock_file(self.folder / "lock")
         if self._storing is not None:
-            self._storing.open(FileStorage(self.folder, empty=not self._checkpoint_path.exists()))
+            self._storing.open(FileStorage(self.folder, empty=not self._checkpoints.exist(), disk=self._disk))
         known = self._recover()
         if self.error is not None:
             return  # it had failed earlier; its files stay unchanged and report the failure at every start
@@ -141,9 +168,10 @@ class Node:
             peer.last_heard = self._began  # replaying may have taken long
         if known:
             self._handle(Record(self.now, Resumed(os.urandom(32))))
+            self._start = RESUMED if self._trusted else RESTARTED
             self.checkpoint()
         else:
-            self._journal = Journal(self._journal_path(), self._codec, self._journals)
+            self._journal = self._new_journal(NOTHING)
             self._give(Record(0, Started(os.urandom(32))))
         if self.finished:
             self.ended.set()
@@ -157,24 +185,81 @@ class Node:
         return self._recover()
 
     def _recover(self) -> bool:
-        """Load the checkpoint, then replay the journal; returns whether there were any."""
-        checkpoint = self._checkpoint_path
-        found = checkpoint.exists()
-        self.keeper.load(self._load(checkpoint) if found else None)
-        path = self._journal_path()
-        trusted = not found
-        if path.exists():
-            trusted, records = read_journal(path, self._codec, self._journals)
-            for record in records:
-                self._replay(record)
-            self.replayed = len(records)
-            found = found or bool(records)
-        if found and not trusted:
+        """Load the newest checkpoint that is whole, then replay what came after it; returns whether there was any."""
+        try:
+            found = self._checkpoints.recover(self._load)
+        except DamagedFile:
+            if self._touched or not self._replays_from_the_beginning():
+                raise
+            found = False
+        if not found:
+            self.keeper.load(None)
+        for damage in self._checkpoints.damaged:
+            self._say_damaged(damage, "the checkpoint before it is used" if found else "the journals are replayed")
+        self._trusted = self._replay_journals(found)
+        found = found or self.replayed > 0
+        if found and not self._trusted:
             self.log.warning("the end of the journal may be lost: all conversations restart")
-            for peer in self.peers.values():
-                if peer.conversation.number != NEVER_MET:
-                    peer.conversation.give_up()
+            self._give_up_all()
         return found
+
+    def _replay_journals(self, found: bool) -> bool:
+        """Replay the checkpoint's journal and those that follow it; returns whether no record is missing."""
+        contents = self._read_journal(self._journals)
+        if contents is None:
+            return not found
+        must_follow = bool(self._checkpoints.damaged)  # the damaged checkpoint had a journal of its own
+        while True:
+            for record in contents.records:
+                self._replay(record)
+            self.replayed += len(contents.records)
+            self._read_up_to = contents.end
+            following = self._read_journal(self._journals + 1)
+            if following is None:
+                return contents.trusted and not must_follow
+            must_follow = False
+            if following.before != contents.end:
+                path = self._journal_path(self._journals)
+                self._say_damaged(f"{path}: damaged: its end is missing", "the events before the damage are replayed")
+                return False
+            if not following.records:  # a kill interrupted a checkpoint
+                return following.trusted and following.start != RESTARTED
+            contents = following
+            self._journals += 1
+            if contents.start == RESTARTED:
+                self._give_up_all()
+            if contents.start != CONTINUED:
+                self._handle(Record(self.now, Resumed(b"")))
+
+    def _read_journal(self, number: int) -> Contents | None:
+        """The journal with this number; None if it is not there."""
+        path = self._journal_path(number)
+        if not path.exists():
+            return None
+        contents = read_journal(path, self._codec, number, self._disk)
+        if contents.end == NOTHING and number != self._journals:
+            return None  # of an earlier use, or a kill interrupted its making
+        if contents.damage:
+            self._say_damaged(contents.damage, "the events before the damage are replayed")
+        return contents
+
+    def _replays_from_the_beginning(self) -> bool:
+        """Whether all journals are still there; then no checkpoint is needed. Discards the tables, to be made again."""
+        path = self._journal_path(0)
+        if not path.exists() or not read_journal(path, self._codec, 0, self._disk).records:
+            return False
+        if self._storing is not None and self._lock is not None:
+            self._storing.open(FileStorage(self.folder, disk=self._disk))
+        return True
+
+    def _say_damaged(self, damage: str, instead: str) -> None:
+        self.damaged_files += 1
+        self.log.warning("damaged file", fault=damage, instead=instead)
+
+    def _give_up_all(self) -> None:
+        for peer in self.peers.values():
+            if peer.conversation.number != NEVER_MET:
+                peer.conversation.give_up()
 
     def _replay(self, record: Record) -> None:
         try:
@@ -187,29 +272,27 @@ class Node:
             self.fail(error)
 
     def checkpoint(self) -> None:
-        """Replace checkpoint and journal. A kill in between leaves a pair that belongs together."""
+        """Write a checkpoint and begin a journal. A kill in between leaves files that belong together."""
         old = self._journal
         self._journals += 1
-        self._journal = Journal(self._journal_path(), self._codec, self._journals)
-        path, saved = self._checkpoint_path, self._save()
-        try:
-            replace_file(path, state.chunks(saved), 0o600)
-        except OSError as error:
-            raise CheckpointError(f"{path}: cannot be written: {error.strerror}") from None
+        self._journal = self._new_journal(self._read_up_to if old is None else old.end)
+        self._start = CONTINUED
+        saved = self._save()
+        size = self._checkpoints.write(saved)
         if self._storing is not None:
             self._storing.checkpointed(saved["role"])
         if old is not None:
             old.close()
-        self._plan_checkpoint(path.stat().st_size)
+        self._plan_checkpoint(size)
         fields = {"update": self.keeper.update(), "clock_s": round(self.now / NANOSECONDS, 1)}
         self.log.info("checkpoint", number=self._journals, **fields)
 
-    @property
-    def _checkpoint_path(self) -> Path:
-        return self.folder / "checkpoint.safetensors"
+    def _new_journal(self, before: End) -> Journal:
+        path = self._journal_path(self._journals)
+        return Journal(path, self._codec, self._journals, self._start, before, self._disk)
 
-    def _journal_path(self) -> Path:
-        return self.folder / f"journal-{self._journals % 2}.log"  # two files take turns
+    def _journal_path(self, number: int) -> Path:
+        return self.folder / f"journal-{number % FILES}.log"
 
     def _save(self) -> dict[str, Any]:
         return {name: getattr(self, name) for name in _PLAIN} | {
@@ -226,14 +309,14 @@ class Node:
             "keeper": self.keeper.save(),
         }
 
-    def _load(self, path: Path) -> Any:
-        saved = state.unpack(path.read_bytes())
+    def _load(self, path: Path, saved: Any) -> None:
         if not isinstance(saved, dict) or saved.get("format") != FORMAT:
             raise CheckpointError(f"{path}: not a checkpoint of this release")
         if set(saved["peers"]) != set(self.peers):
             raise CheckpointError(
                 f"{path}: belongs to a federation with {', '.join(saved['peers'])}; use another folder"
             )
+        self._touched = True
         for name in _PLAIN:
             setattr(self, name, saved[name])
         self.role.load(saved["role"])
@@ -245,7 +328,7 @@ class Node:
         self.trace.digest, self.trace.events = saved["trace"]
         self.jobs.busy_s, self.jobs.aside_s = saved["busy"]
         self.jobs.lane.load(saved["lane"])
-        return saved["keeper"]
+        self.keeper.load(saved["keeper"])
 
     def close(self) -> None:
         """Stop cleanly: make everything durable, so that the next start trusts the journal."""
