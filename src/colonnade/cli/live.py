@@ -36,7 +36,7 @@ def status_table(status: dict[str, Any]) -> Group:
         staleness = "" if party["staleness"] is None else f"{party['staleness']:.1f}"
         table.add_row(
             escape(party["name"]),
-            f"[{colour}]{party['state']}[/]",
+            f"[{colour}]{escape(party['state'])}[/]",
             f"{party['steps_per_s']:.1f}",
             staleness,
             _bytes(party["bytes_up"]),
@@ -47,12 +47,12 @@ def status_table(status: dict[str, Any]) -> Group:
     metric = " ".join(filter(None, (status.get("rows"), status["metric"])))
     value = "" if status["value"] is None else f" · {metric} {status['value']:.4g}"
     head = f"{status['protocol']} · {status['state']} · update {status['updates']} ({status['updates_per_s']:.1f}/s)"
-    lines = [f"{head} · epoch {status['epochs']:.2f}{value} · {status['clock_s']:.0f} s"]
+    lines = [escape(f"{head} · epoch {status['epochs']:.2f}{value} · {status['clock_s']:.0f} s")]
     if status["state"] == "waiting" and status["waits_for"]:
         names = escape(", ".join(status["waits_for"]))
         lines.append(f"[yellow]waits for {names} for {status['waited_s']:.0f} s[/]")
     if status["refused"]:
-        lines.append(f"[yellow]refused: {', '.join(f'{limit} {n}' for limit, n in status['refused'].items())}[/]")
+        lines.append(f"[yellow]refused: {', '.join(f'{escape(limit)} {n}' for limit, n in status['refused'].items())}[/]")
     bar = Padding(ProgressBar(1.0, status["fraction"], width=60), 0, expand=False)  # a bar alone does not end its line
     return Group(*lines, bar, table)
 
