@@ -52,7 +52,8 @@ def status_table(status: dict[str, Any]) -> Group:
         names = escape(", ".join(status["waits_for"]))
         lines.append(f"[yellow]waits for {names} for {status['waited_s']:.0f} s[/]")
     if status["refused"]:
-        lines.append(f"[yellow]refused: {', '.join(f'{escape(limit)} {n}' for limit, n in status['refused'].items())}[/]")
+        refused = escape(", ".join(f"{limit} {count}" for limit, count in status["refused"].items()))
+        lines.append(f"[yellow]refused: {refused}[/]")
     bar = Padding(ProgressBar(1.0, status["fraction"], width=60), 0, expand=False)  # a bar alone does not end its line
     return Group(*lines, bar, table)
 
