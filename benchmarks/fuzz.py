@@ -208,12 +208,16 @@ def fuzz_codec(frames: int, seed: int) -> Tally:
 class Arena:
     """The real server in this process, an honest party in training, and room for hostile ones."""
 
-    def __init__(self, folder: Path, hostile: int = 1, **network: Any) -> None:
+    def __init__(
+        self, folder: Path, hostile: int = 1, protocol: dict[str, Any] | None = None, **network: Any
+    ) -> None:  # fmt: skip
+        limits = {"heartbeat_s": 0.5, "lost_after_s": 20.0, "max_message_mb": 1.0}
+        limits |= {"max_refusals": 10**9, "max_joins": 10**9}
         tables = {
             "data": {"parties": 1 + hostile},
             "train": {"seconds": 3600.0, "learning_rate": 1e-4, "eval_every": 200, "checkpoint_every": 1000},
-            "protocol": {"name": "vafl", "table": "zeros", "pause_s": 0.005},
-            "network": {"heartbeat_s": 0.5, "lost_after_s": 20.0, "max_message_mb": 1.0, "max_joins": 10**9, **network},
+            "protocol": protocol or {"name": "vafl", "table": "zeros", "pause_s": 0.005},
+            "network": limits | network,
         }
         self.up = prepare_up(from_dict(tables), folder)
         self.honest, *self.hostile = self.up.parties
@@ -223,6 +227,11 @@ class Arena:
         self.party: PartyHost[PartyTraining]
 
     async def open(self) -> None:
+        """Start the server and the honest party, and wait until it trains."""
+        await self.start()
+        await self.goes_on()
+
+    async def start(self) -> None:
         """Start the server and the honest party."""
         asyncio.get_running_loop().set_exception_handler(self._complain)
         self._handler = _Listener(self.complaints)
@@ -236,7 +245,6 @@ class Arena:
         self.address = (folder / "run" / "address").read_text()
         self.party = self.process_of(self.honest)
         self.training = asyncio.ensure_future(self.party.run())
-        await self.goes_on()
 
     async def close(self) -> None:
         """Stop both; raise what failed in them."""

@@ -294,7 +294,7 @@ def test_an_initiator_does_not_choose_the_members():
         for index in members[1:]:
             role = world.others[index - 1]
             assert world.ask(role, Ask(nonce, members, False, ROWS)) == []
-            assert world.ask(role, Ask(9 + nonce, members, False, ROWS, tests=True)) == [], "it is not the judge"
+            assert world.ask(role, Ask(9 + nonce, members, False, ROWS[:0], tests=True)) == [], "it is not the judge"
     assert all(role.state.held_back == 4 for role in world.others)
     sent = [message for role in world.others for message in world.ask(role, Ask(7, [0, 1, 2, 3], False, ROWS))]
     assert len(sent) >= 3, "those that the coordinator named are answered"

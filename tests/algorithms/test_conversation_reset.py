@@ -46,9 +46,10 @@ def works(effects):
     return [effect for effect in effects if isinstance(effect, Work)]
 
 
-def upload(made, m, step=0, rows=(0, 1), **fields):
+def upload(made, m, step=0, **fields):
     """What party m might send, and the server's answer."""
-    sent = Embeddings(step, len(rows), np.array(rows, np.int32), np.ones((len(rows), 1), np.float32), **fields)
+    rows = made.parties[m].walk.batch(step)
+    sent = Embeddings(step, len(rows), rows, np.ones((len(rows), 1), np.float32), **fields)
     return made.told(made.server, Received(made.names[m], sent))
 
 
@@ -198,16 +199,17 @@ def test_fresh_rows_are_asked_for_again(make):
     (again,) = messages(joined(made, 1), FreshRequest)
     assert again.request not in {request.request for request in asked.values()}
     assert again.rows.tolist() == asked["party-2"].rows.tolist()
-    assert answer(made, 1, asked["party-2"]) == [], "the server does not wait for the earlier one"
+    with pytest.raises(RemoteProtocolError, match="party-2: answers request 1, which it was not asked or has answered"):
+        answer(made, 1, asked["party-2"])
     assert answer(made, 2, asked["party-3"]) == []
     assert works(answer(made, 1, again)), "now the step begins"
 
 
 def test_rows_that_came_meanwhile_are_not_asked_for_again(make):
-    made = make(VaflOptions(table="zeros", max_delay=1))
+    made = make(VaflOptions(table="zeros", max_delay=1, batches="shared"))
     asked = until_asked(made)
     answer(made, 2, asked["party-3"])
-    upload(made, 1)  # the same rows, as a separate batch
+    upload(made, 1, made.server.state.taken[0].step)  # the same rows, as a batch of its own
     assert works(joined(made, 1)), "nothing is too old any more: the step begins"
 
 
@@ -265,20 +267,22 @@ def skips(effects):
 
 
 def test_a_party_behind_the_others_skips_to_them(rounds):
+    rounds.server.state.round = 7
     upload(rounds, 0, 7)
     assert skips(upload(rounds, 1, 4)) == {"party-2": 7}
     assert skips(upload(rounds, 1, 7)) == {}
     assert works(upload(rounds, 2, 7))
 
 
-def test_waiting_parties_skip_when_a_party_that_is_further_joins(rounds):
-    upload(rounds, 0, 2)
-    upload(rounds, 1, 2)
-    assert skips(upload(rounds, 2, 5)) == {"party-1": 5, "party-2": 5}
-    assert [request.step for request in rounds.server.state.queue] == [5]
+def test_a_party_that_is_further_than_the_server_goes_back(rounds):
+    """The server lost its state. No party moves the others."""
+    upload(rounds, 0, 0)
+    assert skips(upload(rounds, 2, 5)) == {"party-3": 0}
+    assert [(request.party, request.step) for request in rounds.server.state.queue] == [(0, 0)]
 
 
 def test_a_round_that_is_done_is_not_done_again(rounds):
+    rounds.server.state.round = 3
     for m in range(3):
         effects = upload(rounds, m, 3)
     rounds.work(rounds.server, effects)
@@ -308,13 +312,21 @@ def test_a_party_skips_without_learning(rounds):
     assert party.network.digest() == before and party.summary()["skipped"] == 3
 
 
-@pytest.mark.parametrize("step", [0, 1])
-def test_a_skip_that_is_not_ahead_is_dropped(step, rounds):
+def test_a_skip_to_the_own_step_is_dropped(rounds):
     rounds.start(0)
     party = rounds.parties[0]
     rounds.work(party, rounds.work(party, rounds.told(party, gradient(rounds, 0, 0)))[1])  # step 1 is uploaded
-    assert rounds.told(party, Received("server", Skip(step))) == []
+    assert rounds.told(party, Received("server", Skip(1))) == []
     assert (party.state.step, party.state.skipped, party.state.dropped) == (1, 0, 1)
+
+
+def test_a_party_goes_back_to_the_step_of_the_server(rounds):
+    rounds.start(0)
+    party = rounds.parties[0]
+    rounds.work(party, rounds.work(party, rounds.told(party, gradient(rounds, 0, 0)))[1])  # step 1 is uploaded
+    (sent,) = messages(rounds.work(party, rounds.told(party, Received("server", Skip(0))))[1], Embeddings)
+    assert sent.step == 0 and sent.rows.tolist() == party.walk.batch(0).tolist()
+    assert (party.state.skipped, party.state.dropped) == (0, 0), "no step was left out"
 
 
 def test_a_skip_that_meets_a_running_job_is_dropped(rounds):

@@ -274,7 +274,7 @@ def test_a_report_of_a_phase_that_never_was_is_not_counted(labels, roles):
     """Both `labels` modes: the embeddings are valid, but a number from before a restart says nothing about speeds."""
     server, _ = roles(labels)
     opened(server)
-    server.handle(Received("party-2", Ready(1, GOOD, 99, 5, 1.0, 0.1, 0.2)), 0)
+    server.handle(Received("party-2", Ready(1, GOOD, 99, 5, 1.0, 0.1, 0.6)), 0)
     assert list(server.state.line) == ["party-2"] and server.pacing.step_s == {} and "party-2" not in server.state.steps
 
 
@@ -292,7 +292,7 @@ def test_which_messages_the_server_accepts(labels, roles):
     before = state.pack(server.save())
     for phase in (0, -1, 2, 2**62):
         assert server.handle(Received("party-2", Late(phase)), 0) == [], "of another phase: of no interest"
-    assert server.handle(Received("party-2", EvaluationReply(7, 0, 0, GOOD)), 0) == []
+    refused(server, Received("party-2", EvaluationReply(7, 0, 0, GOOD)), "party-2: evaluation 7 at step 0")
     assert state.pack(server.save()) == before
 
 

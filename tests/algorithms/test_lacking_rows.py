@@ -60,9 +60,11 @@ def lacking(setting, absent, fill=0.0):
 
 
 def of_rows(setting, rows):
-    """The same federation trained only on these rows."""
-    parties = [replace(party, train=party.train[rows]) for party in setting.parties]
-    return replace(setting, server=replace(setting.server, y_train=setting.server.y_train[rows]), parties=parties)
+    """The same federation trained on these rows alone."""
+    training = replace(setting.training, rows=len(rows))
+    parties = [replace(party, train=party.train[rows], training=training) for party in setting.parties]
+    server = replace(setting.server, y_train=setting.server.y_train[rows], training=training)
+    return replace(setting, server=server, parties=parties)
 
 
 @METHODS

@@ -1,7 +1,6 @@
 """The queue of a VAFL server: by arrival, at most a batch and a query of each party."""
 
 import numpy as np
-import pytest
 
 from colonnade.algorithms.vafl.request_queue import QueuedRequest, RequestQueue
 
@@ -34,18 +33,6 @@ def test_the_first_of_distinct_parties_are_taken():
     assert parties(queue) == [(3, False)]
 
 
-@pytest.mark.parametrize(
-    ("steps", "round_", "newest", "behind"),
-    [
-        ([], 3, 3, []),
-        ([3, 3, 3], 3, 3, []),
-        ([3, 3, 5], 3, 5, [0, 1]),
-        ([3, 3, 2], 3, 3, [2]),
-        ([3, 3], 4, 4, [0, 1]),
-    ],
-)
-def test_who_is_behind_the_newest_step_leaves(steps: list[int], round_: int, newest: int, behind: list[int]):
-    queue = RequestQueue.of(*(request(party, step) for party, step in enumerate(steps)))
-    found, left = queue.leave_behind(round_)
-    assert (found, [one.party for one in left]) == (newest, behind)
-    assert [one.party for one in queue] == [party for party in range(len(steps)) if party not in behind]
+def test_an_emptied_queue_hands_over_all_requests():
+    queue = RequestQueue.of(request(2), request(0))
+    assert [one.party for one in queue.empty()] == [2, 0] and not queue

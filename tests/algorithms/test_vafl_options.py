@@ -212,8 +212,8 @@ def _meet(server, parties):
         server.handle(PeerJoined(party.name), 0)
 
 
-def _upload(server, party, step, rows=None):
-    rows = np.arange(10, dtype=np.int32) if rows is None else rows
+def _upload(server, party, step):
+    rows = party.walk.batch(step)
     message = Embeddings(step, len(rows), rows, np.zeros((len(rows), 4), np.float32))
     return server.handle(Received(party.name, message), 0)
 

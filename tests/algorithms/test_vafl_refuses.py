@@ -19,7 +19,7 @@ def roles(resolve):
         tables = {
             "protocol": {"name": method} | ({} if method == "sync" else {"table": "zeros"}),
             "model": {"party": "linear", "embedding": [5, 6, 7], "server": "linear"},
-            "train": train,
+            "train": {"batch_size": 4} | train,
         }
         server, *parties = resolve(tables, parties=3).roles()
         server.handle(Started(b""), 0)
@@ -28,6 +28,11 @@ def roles(resolve):
         return server, parties
 
     return make
+
+
+def walked(server, m=1, step=0):
+    """The rows that party m (from 0) has to send."""
+    return (server.walks[m] if hasattr(server, "walks") else server.walk).batch(step)
 
 
 @pytest.mark.parametrize(
@@ -50,7 +55,7 @@ def test_a_bad_upload_names_the_party(rows, values, cause, roles):
         server.handle(Received("party-2", Embeddings(0, 4, rows, values)), 0)
     assert caught.value.peer == "party-2" and str(caught.value).startswith("party-2: ")
     assert not server.table.values.any(), "nothing of it was kept"
-    assert server.handle(Received("party-2", Embeddings(0, 4, ROWS, GOOD)), 0), "the next one is taken"
+    assert server.handle(Received("party-2", Embeddings(0, 4, walked(server), GOOD)), 0), "the next one is taken"
 
 
 @pytest.mark.parametrize("batch", [-1, 5])
@@ -81,8 +86,8 @@ def test_a_query_about_what_was_never_uploaded(roles):
 
 def test_coordinated_rounds_know_no_queries(roles):
     server, _ = roles("sync")
-    server.handle(Received("party-2", Embeddings(3, 4, ROWS, GOOD)), 0)
-    refused(server, Received("party-2", Query(3)), "party-2: server does not expect a Query")
+    server.handle(Received("party-2", Embeddings(0, 4, walked(server), GOOD)), 0)
+    refused(server, Received("party-2", Query(0)), "party-2: server does not expect a Query")
 
 
 @pytest.mark.parametrize(
@@ -93,7 +98,8 @@ def test_coordinated_rounds_know_no_queries(roles):
 )  # fmt: skip
 def test_a_bad_evaluation_reply_names_the_party(start, values, roles):
     server, _ = roles()
-    server.handle(Received("party-1", Embeddings(0, 4, ROWS, np.ones((4, 5), np.float32))), 0)  # starts an evaluation
+    upload = Embeddings(0, 4, walked(server, 0), np.ones((4, 5), np.float32))
+    server.handle(Received("party-1", upload), 0)  # begins an evaluation
     refused(server, Received("party-2", EvaluationReply(1, start, 0, values)), r"^party-2: .*evaluation")
 
 
@@ -143,33 +149,25 @@ def test_a_gradient_of_another_step_is_dropped_and_counted(roles):
 
 def test_parties_of_a_coordinated_round_must_send_the_same_rows(roles):
     server, _ = roles("sync")
-    widths = (5, 6, 7)
+    widths, good = (5, 6, 7), walked(server)
     for m in (0, 1):
-        upload = Embeddings(0, 4, ROWS, np.ones((4, widths[m]), np.float32))
+        upload = Embeddings(0, 4, good, np.ones((4, widths[m]), np.float32))
         server.handle(Received(f"party-{m + 1}", upload), 0)
     server.evaluation.running, server.state.due = False, ""
-    for rows, batch in ((ROWS + 1, 4), (ROWS, 3), (ROWS[::-1].copy(), 4)):
-        other = Embeddings(0, batch, rows, np.ones((4, 7), np.float32))
-        refused(server, Received("party-3", other), "party-3: sent rows for step 0 that differ")
-    effects = server.handle(Received("party-3", Embeddings(0, 4, ROWS, np.ones((4, 7), np.float32))), 0)
+    for rows in (ROWS, good[::-1].copy(), np.repeat(good[:1], 4)):
+        other = Embeddings(0, 4, rows, np.ones((4, 7), np.float32))
+        refused(server, Received("party-3", other), "party-3: sent rows for step 0 that differ from the agreed walk")
+    for batch in (0, 3):
+        other = Embeddings(0, batch, good, np.ones((4, 7), np.float32))
+        refused(server, Received("party-3", other), f"party-3: sent a batch of {batch} among 4 rows for step 0")
+    effects = server.handle(Received("party-3", Embeddings(0, 4, good, np.ones((4, 7), np.float32))), 0)
     assert any(isinstance(effect, Work) for effect in effects), "the right ones are taken"
-
-
-def test_only_the_batch_of_a_coordinated_upload_counts(roles):
-    server, _ = roles("sync")
-    server.evaluation.running, server.state.due = False, ""
-    for m, width in enumerate((5, 6, 7)):
-        upload = Embeddings(0, 3, ROWS, np.ones((4, width), np.float32))
-        effects = server.handle(Received(f"party-{m + 1}", upload), 0)
-    (work,) = effects
-    assert work.job.batches[0].h.shape == (3, 18)
-    server.compute(work.job)
 
 
 def test_a_loss_that_is_not_finite_ends_training_and_names_the_batch(roles):
     server, _ = roles()
     server.network.theta.fill_(np.nan)
-    effects = server.handle(Received("party-2", Embeddings(0, 4, ROWS, GOOD)), 0)
+    effects = server.handle(Received("party-2", Embeddings(0, 4, walked(server), GOOD)), 0)
     (work,) = [effect for effect in effects if isinstance(effect, Work)]
     with pytest.raises(
         TrainingDiverged, match=r"not finite at update 0 \(batch of party-2\); lower train.learning_rate"

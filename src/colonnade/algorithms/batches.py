@@ -1,14 +1,15 @@
 """Choose the rows of each batch by a walk through seeded permutations. A position alone determines a batch."""
 
-from functools import lru_cache
+from weakref import WeakValueDictionary
 
 import numpy as np
 import numpy.typing as npt
 
+from colonnade.algorithms.training import Training
 from colonnade.protocol.messages import Array
 from colonnade.protocol.seeds import generator
 
-__all__ = ["Rows", "Walk", "is_rows", "rows_per_message"]
+__all__ = ["Rows", "Walk", "are_distinct", "are_same", "is_rows", "rows_per_message", "walk_of"]
 
 MOST_ROWS, MOST_BYTES = 8192, 32 * 2**20  # limits of a message when a party sends all rows of a table
 
@@ -27,11 +28,27 @@ def is_rows(array: Array, rows: int) -> bool:
     return not len(array) or bool(array.view(np.uint32).max() < rows)  # as uint32, a negative number is huge
 
 
-@lru_cache(maxsize=1)  # parties on a shared walk in one process share this memory
+def are_same(array: Array, rows: Rows) -> bool:
+    """Check that a peer's array holds exactly these row numbers."""
+    return array.dtype == np.int32 and array.shape == rows.shape and array.tobytes() == rows.tobytes()
+
+
+def are_distinct(rows: Rows) -> bool:
+    """Check that no row number repeats."""
+    return len(set(rows.tolist())) == len(rows)
+
+
+# A server and the parties whose uploads it checks share this memory if they are in one process.
+_permutations: WeakValueDictionary[tuple[str | int, ...], Rows] = WeakValueDictionary()
+
+
 def _permutation(rows: int, seed: int, *path: str | int) -> Rows:
-    order = np.arange(rows, dtype=np.int32)
-    generator(seed, *path).shuffle(order)  # gives the same order as `permutation` in half the memory
-    order.flags.writeable = False
+    order = _permutations.get((rows, seed, *path))
+    if order is None:
+        order = np.arange(rows, dtype=np.int32)
+        generator(seed, *path).shuffle(order)  # gives the same order as `permutation` in half the memory
+        order.flags.writeable = False
+        _permutations[rows, seed, *path] = order
     return order
 
 
@@ -54,6 +71,11 @@ class Walk:
         epoch, place = divmod(position, self.per_epoch)
         stop = (place + 1) * self._batch_size if place + 1 < self.per_epoch else self._rows
         return self._epoch_of(epoch)[place * self._batch_size : stop]
+
+    def size(self, position: int) -> int:
+        """Return the number of rows of that batch, without making its epoch's permutation."""
+        last = position % self.per_epoch == self.per_epoch - 1
+        return self._rows - (self.per_epoch - 1) * self._batch_size if last else self._batch_size
 
     def _epoch_of(self, epoch: int) -> Rows:
         if epoch != self._epoch:
@@ -88,3 +110,9 @@ class Walk:
         gaps = free * (places // self._batch_size + 1) // (blocks + 1)  # rows skipped before the block of each row
         chosen: Rows = self._order[(after + places + gaps) % len(self._order)]
         return chosen
+
+
+def walk_of(training: Training, party: int | None, smallest: int = 1) -> Walk:
+    """Return the walk of one party, or the walk that all parties share (None). The server knows them, too."""
+    path = ("batches",) if party is None else ("batches", party)
+    return Walk(training.rows, training.batch_size, training.seed, *path, smallest=smallest)

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from colonnade.algorithms.batches import rows_per_message
+from colonnade.algorithms.sane import LARGEST, are_sane, is_step
 from colonnade.algorithms.table import EmbeddingTable
 from colonnade.models import ServerNetwork
 from colonnade.models.metrics import measure
@@ -111,7 +112,7 @@ class Reading:
     def begin(self, message: EvaluationRequest) -> list[Effect]:
         """Start a job that embeds the requested rows; raise RemoteProtocolError if they are not held-out rows."""
         start, stop = message.start, min(message.stop, self._rows)
-        if not 0 <= start < stop:
+        if not 0 <= start < stop or not is_step(message.number) or not is_step(message.best):
             raise RemoteProtocolError(SERVER, f"asks for held-out rows {start}..{message.stop} of {self._rows}")
         self.count += 1
         token = TOKEN - self.count
@@ -149,7 +150,7 @@ class Evaluation:
         self._chunk = rows_per_message(max(widths))
         self.number = 0
         self.missing: list[str] = []
-        self._outstanding: dict[str, int] = {}  # chunks that each asked party has not sent yet
+        self._outstanding: dict[str, list[int]] = {}  # first rows of the chunks that each asked party has not sent yet
         self.running = False
         self._validation, self._asked = 0, len(y_test)  # of this evaluation: validation rows, rows asked for
 
@@ -171,7 +172,7 @@ class Evaluation:
         rows = self._asked
         chunks = [(start, min(start + self._chunk, rows)) for start in range(0, rows, self._chunk)]
         asked = [name for name in self._index if name in here]
-        self._outstanding = dict.fromkeys(asked, len(chunks))
+        self._outstanding = {name: [start for start, _ in chunks] for name in asked}
         sends: list[Effect] = [
             Send(name, EvaluationRequest(self.number, start, stop, best, last and best > 0), evaluation=True)
             for name in asked
@@ -191,13 +192,19 @@ class Evaluation:
             self.table.write(party, rows, np.broadcast_to(mean[block], (len(rows), self.table.widths[party])), 0)
 
     def receive(self, sender: str, reply: EvaluationReply) -> list[Effect]:
-        """Keep the rows, and judge them when all have arrived; raise RemoteProtocolError for a wrong chunk or shape."""
+        """Keep the rows, and judge them when all have arrived; raise RemoteProtocolError for a wrong chunk or shape.
+
+        An answer to an earlier evaluation, or to one that no longer waits for the party, is dropped.
+        """
+        if not 0 < reply.number <= self.number or not is_step(reply.step):
+            cause = f"evaluation {reply.number} at step {reply.step}; the newest is {self.number}"
+            raise RemoteProtocolError(sender, cause)
         if reply.number != self.number or sender not in self._outstanding:
             return []
         self._check(sender, reply)
         rows = np.arange(reply.start, reply.start + len(reply.values))
         self.table.write(self._index[sender], rows, reply.values, 0)
-        self._outstanding[sender] -= 1
+        self._outstanding[sender].remove(reply.start)
         if not self._outstanding[sender]:
             del self._outstanding[sender]
         return self._judge_if_complete()
@@ -205,10 +212,16 @@ class Evaluation:
     def _check(self, sender: str, reply: EvaluationReply) -> None:
         rows, width = self._asked, self.table.widths[self._index[sender]]
         expected = (min(self._chunk, rows - reply.start), width)
-        chunk = 0 <= reply.start < rows and reply.start % self._chunk == 0
-        if not chunk or reply.values.shape != expected or reply.values.dtype != np.float32:
+        owed = reply.start in self._outstanding[sender]
+        if not owed or reply.values.shape != expected or reply.values.dtype != np.float32:
             cause = f"evaluation rows from {reply.start} of shape {reply.values.shape}, expected {expected} float32"
             raise RemoteProtocolError(sender, cause)
+        if not are_sane(reply.values):
+            raise RemoteProtocolError(sender, f"evaluation rows that are not finite, or beyond ±{LARGEST:g}")
+
+    def owed(self) -> dict[str, str]:
+        """What each party still owes to this evaluation, in words."""
+        return {name: f"{count} part(s) of evaluation {self.number}" for name, count in self._outstanding.items()}
 
     def lose(self, peer: str) -> list[Effect]:
         """Stop waiting for a lost party and count it as missing."""

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Generic, Literal, NamedTuple, Protocol, TypeVar
 
-from colonnade.algorithms.batches import Rows, Walk
+from colonnade.algorithms.batches import Rows, walk_of
 from colonnade.algorithms.training import Training
 from colonnade.protocol.messages import Array, Message, Payload
 from colonnade.protocol.role import Role
@@ -130,7 +130,7 @@ class Experiment(Generic[O_contra]):
 
 def shared_walk(training: Training, options: object, index: int) -> Batches:
     """Return the walk that all parties share."""
-    return Walk(training.rows, training.batch_size, training.seed, "batches")
+    return walk_of(training, None)
 
 
 def _asking(options: object) -> Asking:

@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 
 __all__ = ["status_table", "up_with_table"]
 
+SAY_OWED_AFTER_S = 5.0
+
 
 def up_with_table(federation: "FederationUp", out: Console) -> "Summary":
     """Run a federation under its live table."""
@@ -25,9 +27,10 @@ def up_with_table(federation: "FederationUp", out: Console) -> "Summary":
 
 
 def status_table(status: dict[str, Any]) -> Group:
-    table = Table("party", "state", "steps/s", "staleness", "up", "down", "last seen")
-    colours = {"connected": "green", "away": "yellow", "lost": "red"}
-    for party in status["parties"]:
+    owed = [_owed(party) for party in status["parties"]]
+    table = Table("party", "state", "steps/s", "staleness", "up", "down", "last seen", *(["owes"] if any(owed) else []))
+    colours = {"connected": "green", "away": "yellow", "lost": "red", "given up": "red"}
+    for party, owes in zip(status["parties"], owed, strict=True):
         colour = colours.get(party["state"], "dim")
         seen = "" if party["last_seen_s"] is None else f"{party['last_seen_s']:.0f} s ago"
         staleness = "" if party["staleness"] is None else f"{party['staleness']:.1f}"
@@ -39,6 +42,7 @@ def status_table(status: dict[str, Any]) -> Group:
             _bytes(party["bytes_up"]),
             _bytes(party["bytes_down"]),
             seen,
+            *([owes] if any(owed) else []),
         )
     metric = " ".join(filter(None, (status.get("rows"), status["metric"])))
     value = "" if status["value"] is None else f" · {metric} {status['value']:.4g}"
@@ -51,6 +55,13 @@ def status_table(status: dict[str, Any]) -> Group:
         lines.append(f"[yellow]refused: {', '.join(f'{limit} {n}' for limit, n in status['refused'].items())}[/]")
     bar = Padding(ProgressBar(1.0, status["fraction"], width=60), 0, expand=False)  # a bar alone does not end its line
     return Group(*lines, bar, table)
+
+
+def _owed(party: dict[str, Any]) -> str:
+    """What a party owes, if it has owed it for some time."""
+    if party["owed_s"] is None or party["owed_s"] < SAY_OWED_AFTER_S:
+        return ""
+    return f"{escape(party['owes'])}, {party['owed_s']:.0f} s"
 
 
 def _bytes(count: int) -> str:

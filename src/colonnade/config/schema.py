@@ -142,6 +142,7 @@ class NetworkConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     max_joins: int = 120
     max_connections: int = 1024
     max_per_address: int = 256
+    max_refusals: int = 8
     admit_late: bool = True
     address: str = "127.0.0.1:7450"
     certificate: str | None = None
@@ -161,7 +162,7 @@ class NetworkConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         for name in ("max_in_flight", "max_queue"):
             if getattr(self, name) < 2:
                 raise ConfigError(f"network.{name}", getattr(self, name), "must be 2 or more messages")
-        for name in ("max_calls", "max_joins", "max_connections", "max_per_address"):
+        for name in ("max_refusals", "max_calls", "max_joins", "max_connections", "max_per_address"):
             if getattr(self, name) < 1:
                 raise ConfigError(f"network.{name}", getattr(self, name), "must be 1 or more")
         if self.metrics_port is not None and not 0 < self.metrics_port < 2**16:

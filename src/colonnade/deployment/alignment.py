@@ -204,9 +204,9 @@ class ServerAlignment:
         """The number of points that the parties have raised."""
         return self.role.progress.k
 
-    def waits_for(self) -> list[str]:
-        """The parties that are missing, or that have most left to do."""
-        return self.role.waits_for()
+    def owes(self) -> dict[str, str]:
+        """What the parties owe that are missing, or that have most left to do."""
+        return self.role.owes()
 
     def bars(self) -> Bars:
         """The progress of each member, for display."""

@@ -16,7 +16,7 @@ from colonnade.drivers.processes.node import Node
 from colonnade.drivers.processes.peer import Peer
 from colonnade.drivers.processes.service import Service
 from colonnade.drivers.processes.wire import Bye, End, Hello, Position
-from colonnade.protocol.errors import TrainingDiverged
+from colonnade.protocol.errors import PartyDiverged, TrainingDiverged
 
 __all__ = ["Pace", "PartyApplication", "ServerApplication", "Stalled", "end_of", "parties_now"]
 
@@ -70,8 +70,8 @@ class ServerApplication(Protocol):
     def update(self) -> int | None:
         """A number that grows while the run progresses; None if there is nothing to wait for."""
 
-    def waits_for(self) -> list[str]:
-        """The parties that the next step needs."""
+    def owes(self) -> dict[str, str]:
+        """The parties that the run waits for, and what each of them owes, in words. Other words are another debt."""
 
     def status(self, pace: Pace) -> dict[str, Any]:
         """Its part of the live table."""
@@ -139,12 +139,14 @@ class PartyApplication(Protocol):
 
 
 class Stalled(Exception):
-    """The parties that the run needs did not come back within `give_up_s`."""
+    """The parties that the run needs did not give what they owe within `give_up_s`, or were given up."""
 
 
 def end_of(node: Node) -> End:
     """How a node's run ended, as status and note; raises an error that is no end of a run."""
     error = node.error
+    if isinstance(error, PartyDiverged):
+        return End("stalled", str(error))  # one party's word: the run may be started again
     if isinstance(error, TrainingDiverged):
         return End("diverged", str(error))
     if isinstance(error, Stalled):
@@ -168,6 +170,7 @@ def parties_now(
             "bytes_down": peer.bytes_out,
             "bytes_eval": peer.bytes_evaluation,
             "last_seen_s": round(peer.silent_s(), 1) if peer.met else None,
+            "refused": peer.standing.refused,
             "remarks": remarks.get(peer.name, 0),
         }
         for index, peer in enumerate(node.peers.values())
@@ -175,6 +178,8 @@ def parties_now(
 
 
 def _state_of(peer: Peer) -> str:
+    if peer.standing.given_up:
+        return "given up"
     if peer.stream is not None:
         return "connected"
     if not peer.met and not peer.present:

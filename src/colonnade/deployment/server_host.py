@@ -8,6 +8,7 @@ from typing import Any, Generic, TypeVar
 import torch
 
 from colonnade.deployment.application import Pace, ServerApplication, Stalled
+from colonnade.deployment.debts import Debts, in_words
 from colonnade.deployment.own_side import stop_on_signals
 from colonnade.deployment.terms import shared_digest
 from colonnade.drivers.files import replace_file
@@ -18,6 +19,7 @@ from colonnade.protocol.events import NANOSECONDS
 
 __all__ = ["SAY_WAITING_AFTER_S", "ServerHost"]
 
+LOOK_S = 0.5
 SAY_WAITING_AFTER_S = 5.0
 CERTIFICATE_WARNING_DAYS = 14
 
@@ -45,7 +47,8 @@ class ServerHost(Generic[A_co]):
         application.attach(self.service)
         self._listen_at = listen_at or self._usual_address
         self.address = self.config.network.address
-        self._moved_at = time.monotonic()
+        self._debts = Debts()
+        self._looked_at = self._moved_at = time.monotonic()
         self._waiting_said = 0.0
         self._update = 0
         self._per_s = 0.0
@@ -110,9 +113,10 @@ class ServerHost(Generic[A_co]):
     # Waiting
 
     async def _watch_progress(self) -> None:
-        """Log which parties the run waits for and how long; fail with Stalled after `give_up_s`."""
+        """Log which parties the run waits for and how long, and give up those that owe something for `give_up_s`."""
         while True:
-            await asyncio.sleep(0.5)
+            await asyncio.sleep(LOOK_S)
+            self._collect_debts()
             update = self.application.update() or 0
             waited = self._pace().waited_s
             if update != self._update:
@@ -121,16 +125,35 @@ class ServerHost(Generic[A_co]):
             else:
                 self._say_waiting(waited)
 
+    def _collect_debts(self) -> None:
+        """Count parties as lost that have owed the same for `give_up_s`. If the run needs them, fail with Stalled."""
+        now, node = time.monotonic(), self.node
+        if node.ended.is_set():
+            return
+        passed_s, self._looked_at = (0.0 if node.jobs.pending else now - self._looked_at), now
+        owes = self.application.owes()
+        self._debts.note(owes, {name for name in owes if node.peers[name].stream is not None}, passed_s)
+        given_up = {name: node.peers[name].standing.given_up for name in owes}
+        if owes and all(given_up.values()):
+            node.fail(Stalled("; ".join(f"cannot continue without {name}: {why}" for name, why in given_up.items())))
+        overdue = self._debts.overdue(self.config.network.give_up_s)
+        for name, debt in overdue.items():
+            if node.peers[name].present:
+                node.overdue(node.peers[name], debt.what, debt.owed_s)
+        still = self.application.owes() if overdue else {}
+        stuck = {name: debt for name, debt in overdue.items() if still.get(name) == debt.what}
+        if stuck:
+            owed_s, what = max(debt.owed_s for debt in stuck.values()), in_words(debt.what for debt in stuck.values())
+            node.fail(Stalled(f"waited {owed_s:.0f} s for {', '.join(stuck)}: {what} (network.give_up_s)"))
+
     def _say_waiting(self, waited: float) -> None:
-        names = self.application.waits_for()
-        absent = [name for name in names if self.node.peers[name].stream is None]
-        if waited >= max(SAY_WAITING_AFTER_S, 2 * self._waiting_said) and names:
+        owes = self.application.owes()
+        if waited >= max(SAY_WAITING_AFTER_S, 2 * self._waiting_said) and owes:
             self._waiting_said = waited
-            fields = {"on": ",".join(names), "absent": ",".join(absent) or "none", "s": round(waited)}
+            absent = ",".join(name for name in owes if self.node.peers[name].stream is None) or "none"
+            fields = {"on": ",".join(owes), "absent": absent, "owes": in_words(owes.values()), "s": round(waited)}
             why = self.node.role.summary().get("note")
             self.log.warning("waiting", **fields, **({"why": why} if why else {}))
-        if absent and waited > self.config.network.give_up_s:
-            self.node.fail(Stalled(f"waited {waited:.0f} s for {', '.join(absent)} (network.give_up_s)"))
 
     def _pace(self) -> Pace:
         return Pace(self._per_s, time.monotonic() - self._moved_at)
@@ -140,16 +163,20 @@ class ServerHost(Generic[A_co]):
     def status(self) -> dict[str, Any]:
         """The live table as data."""
         pace = self._pace()
-        return {
+        told = {
             "clock_s": round(self.node.clock() / NANOSECONDS, 1),
             "updates_per_s": round(pace.per_s, 2),
-            "waits_for": self.application.waits_for(),
+            "waits_for": list(self.application.owes()),
             "waited_s": round(pace.waited_s, 1),
             "refused": dict(self.node.refused),
             "damaged_files": self.node.damaged_files,
             "digest": shared_digest(self.application.shared),
             **self.application.status(pace),
         }
+        for party in told["parties"]:
+            debt = self._debts.of(party["name"])
+            party |= {"owes": debt and debt.what, "owed_s": debt and round(debt.owed_s, 1)}
+        return told
 
     def _ask_from_thread(self) -> Callable[[], dict[str, Any]]:
         """`status` for threads outside the event loop."""

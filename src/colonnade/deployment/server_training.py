@@ -130,9 +130,9 @@ class ServerTraining(Keeper):
         """The number of updates of the global model."""
         return self.role.progress.k
 
-    def waits_for(self) -> list[str]:
-        """The parties that the next step needs."""
-        return self.role.waits_for()
+    def owes(self) -> dict[str, str]:
+        """What the parties owe that the next step, or an evaluation, needs."""
+        return self.role.owes()
 
     def ended(self) -> End:
         """Take the timeline before the farewell, which is not part of the training. The parties send theirs in it."""

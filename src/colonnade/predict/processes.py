@@ -120,9 +120,9 @@ class ServerPrediction(Keeper):
         """Make the folder for the endpoint's files and the parties' means."""
         self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
 
-    def waits_for(self) -> list[str]:
-        """No party: the policy decides what to do without parties that are away."""
-        return []
+    def owes(self) -> dict[str, str]:
+        """Nothing: the policy decides what to do without parties that are away."""
+        return {}
 
     def emitted(self, record: Payload, node: Node) -> None:
         """Pass an answer to the question that waits for it, or save a party's mean."""

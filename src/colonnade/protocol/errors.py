@@ -7,6 +7,7 @@ ColonnadeError
 ├── CheckpointError          a checkpoint or run folder that cannot be used
 │   └── DamagedFile          its content is not what was written: an earlier checkpoint may serve
 ├── TrainingDiverged         the numbers left the finite range
+│   └── PartyDiverged        one party says so, and the run needs that party
 ├── MissingExtra             packages that an extra installs: names the extra
 ├── WorkerLost               a worker that computed for this process is gone, with the roles it held
 └── ProtocolError            the conversation between roles
@@ -25,6 +26,7 @@ __all__ = [
     "LocalProtocolError",
     "MissingExtra",
     "ModelError",
+    "PartyDiverged",
     "ProtocolError",
     "RemoteProtocolError",
     "TrainingDiverged",
@@ -65,6 +67,20 @@ class DamagedFile(CheckpointError):
 
 class TrainingDiverged(ColonnadeError):
     """Losses or weights left the range of finite numbers."""
+
+
+class PartyDiverged(TrainingDiverged):
+    """One party says that its training diverged. No other role confirms it, and the run cannot continue without `peer`.
+
+    The run can be started again, since one member must not end it for good.
+    """
+
+    def __init__(self, peer: str, cause: str) -> None:
+        super().__init__(f"{peer}: {cause}")
+        self.peer, self.cause = peer, cause
+
+    def __reduce__(self) -> tuple[type["PartyDiverged"], tuple[str, str]]:
+        return type(self), (self.peer, self.cause)
 
 
 class MissingExtra(ColonnadeError):

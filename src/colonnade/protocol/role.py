@@ -149,6 +149,9 @@ class Coordinating(Role, Protocol):
     def waits_for(self) -> list[str]:
         """The parties that the next step still needs, for people to read."""
 
+    def owes(self) -> dict[str, str]:
+        """What each party owes that the run waits for, in words. The words change whenever the party makes progress."""
+
 
 @runtime_checkable
 class Following(Role, Protocol):

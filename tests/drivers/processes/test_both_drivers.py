@@ -538,7 +538,7 @@ def test_a_party_with_other_labels_is_waited_for_until_they_are_mended(stock, tm
                 with pytest.raises(DataError, match="party-2 holds different labels from the rest: compare the label"):
                     await parties["party-2"]
                 federation.processes["party-2"].node.close()  # its process ends
-                assert federation.server.application.waits_for() == ["party-2"] and not server.done()
+                assert list(federation.server.application.owes()) == ["party-2"] and not server.done()
                 parties["party-2"] = asyncio.ensure_future(federation._party("party-2", address.read_text()).run())
             parties["party-2"].cancel()
             mended = federation._make_party("party-2", address.read_text(), shares, common, {})

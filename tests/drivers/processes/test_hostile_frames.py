@@ -217,12 +217,18 @@ def upload(codec: Codec, **changes: Any) -> bytes:
     return bytes(codec.encode(Embeddings(**fields)))
 
 
+def honest(codec: Codec, here: Any, step: int = 0) -> bytes:
+    """The upload that party-2 owes in this step. The server refuses other rows."""
+    rows = here.server.node.role.walks[1].batch(step)
+    return upload(codec, step=step, batch=len(rows), rows=rows, values=np.zeros((len(rows), 32), np.float32))
+
+
 def test_every_wrong_message_costs_its_sender_the_stream_and_no_more(tmp_path: Path) -> None:
     codec = Codec(fuzz.MESSAGES)
     rows, values = np.arange(2, dtype=np.int32), np.zeros((2, 32), np.float32)
     nan, inf = values.copy(), values.copy()
     nan[0, 0], inf[1, 1] = np.nan, np.inf
-    ok = fuzz.message_frame(upload(codec))
+    ok = b"an honest upload"
     wrong: dict[str, list[bytes]] = {
         "NaN or infinity": [fuzz.message_frame(upload(codec, values=nan))],
         "holds NaN": [fuzz.message_frame(upload(codec, values=inf))],
@@ -247,12 +253,13 @@ def test_every_wrong_message_costs_its_sender_the_stream_and_no_more(tmp_path: P
         "kind HELLO": [control(Kind.HELLO, Bye("", 0.0))],
         "kind WELCOME": [seal_envelope(Kind.WELCOME, 0, 0)],
         "kind END": [seal_envelope(Kind.END, 0, 0, b"x" * 1000)],
-        "kind REFUSAL": [seal_envelope(Kind.REFUSAL, 0, 0)],
+        "REFUSAL cannot be read": [seal_envelope(Kind.REFUSAL, 0, 0)],
         "BYE cannot be read": [seal_envelope(Kind.BYE, 0, 0, b"\xff\xff")],
     }  # fmt: skip
 
     async def act(here: Any, mallory: Any) -> None:
-        for cause, frames in wrong.items():
+        for cause, tried in wrong.items():
+            frames = [fuzz.message_frame(honest(codec, here)) if frame is ok else frame for frame in tried]
             answer = await fuzz.offend(mallory, *frames)
             answer = answer or await fuzz.offend(mallory, *frames)  # cut off within another message: no refusal
             assert cause in answer, (cause, answer)
@@ -372,11 +379,10 @@ def test_a_guest_that_never_reads_is_dropped_when_too_much_waits(tmp_path: Path)
     async def act(here: Any, mallory: Any) -> None:
         peer, conversation = mallory.peer, mallory.peer.conversation
         call = await mallory.join()
-        rows, values = np.arange(1000, dtype=np.int32), np.zeros((1000, 32), np.float32)
-        body = upload(codec, batch=1000, rows=rows, values=values)  # each is answered with 128 kB
         longest = sequence = 0
         with contextlib.suppress(grpc.aio.AioRpcError, asyncio.InvalidStateError):
             while peer.stream is not None and sequence < 2000:
+                body = honest(codec, here, sequence)
                 sequence += 1
                 before = here.server.node.role.progress.k
                 await asyncio.wait_for(call.write(fuzz.message_frame(body, sequence)), fuzz.ANSWER_S)
@@ -400,7 +406,7 @@ def test_what_still_waits_here_cannot_be_acknowledged(tmp_path: Path) -> None:
         call = await mallory.join()
         for sequence in range(1, 5):
             before = conversation.sent
-            await call.write(fuzz.message_frame(upload(codec), sequence))
+            await call.write(fuzz.message_frame(honest(codec, here, sequence - 1), sequence))
             await here.until(lambda before=before: conversation.sent > before)
         await call.write(seal_envelope(Kind.ACK, 0, conversation.sent))
         assert "not sent to it yet" in await fuzz.answer_of(call)
@@ -411,15 +417,13 @@ def test_what_still_waits_here_cannot_be_acknowledged(tmp_path: Path) -> None:
 def test_a_guest_that_never_reads_holds_few_calls(tmp_path: Path) -> None:
     """An ended call lasts until the guest has read what the server wrote to it: such calls count."""
     codec = Codec(fuzz.MESSAGES)
-    rows, values = np.arange(1000, dtype=np.int32), np.zeros((1000, 32), np.float32)
-    body = upload(codec, batch=1000, rows=rows, values=values)
     narrow = [("grpc.http2.bdp_probe", 0), ("grpc.http2.lookahead_bytes", 65_535)]
 
     async def hold(here: Any, mallory: Any, call: Any) -> None:
         """Make the server write more than the window takes, then appear to be gone."""
-        for sequence in (1, 2, 3):
+        for sequence in range(1, 61):  # answers of 4 kB
             before = mallory.peer.messages_out
-            await call.write(fuzz.message_frame(body, sequence))
+            await call.write(fuzz.message_frame(honest(codec, here, sequence - 1), sequence))
             await here.until(lambda before=before: mallory.peer.messages_out > before)
         await call.write(b"garbage")
         await here.until(lambda: mallory.peer.stream is None)
@@ -456,19 +460,19 @@ def test_a_guest_that_never_reads_holds_few_calls(tmp_path: Path) -> None:
 def test_floods_leave_nothing_behind(tmp_path: Path) -> None:
     """Repeats are dropped; a party has at most one upload and one query queued, however many it sends."""
     codec = Codec(fuzz.MESSAGES)
-    first, query = upload(codec), bytes(codec.encode(Query(0)))
 
     async def act(here: Any, mallory: Any) -> None:
         node, peer = here.server.node, mallory.peer
         call = await mallory.join()
         reader = asyncio.ensure_future(fuzz.answer_of(call))
-        acknowledged = 0
+        acknowledged = step = 0
         for _ in range(1000):
-            await call.write(fuzz.message_frame(first, 1))
+            await call.write(fuzz.message_frame(honest(codec, here), 1))
         await here.until(lambda: peer.conversation.repeats_dropped >= 999)
         before = fuzz.memory_mb()
         for sequence in range(2, 3002):
-            body = query if sequence % 3 == 0 else first
+            step += sequence % 3 != 0
+            body = honest(codec, here, step) if sequence % 3 else bytes(codec.encode(Query(step)))
             await call.write(fuzz.message_frame(body, sequence, acknowledged))
             if sequence % 50 == 0:
                 await here.until(lambda sequence=sequence: peer.conversation.received >= sequence)
@@ -535,9 +539,9 @@ def test_refused_messages_do_not_fill_the_disk(tmp_path: Path) -> None:
         node = Node(Deaf(), fuzz.MESSAGES, tmp_path, ["mallory"], limits, Log("server", stream=io.StringIO()))
         node.open()
         peer = node.peers["mallory"]
-        for sequence in range(1, 2001):
+        for _ in range(2000):
             with pytest.raises(RemoteProtocolError, match="not expected"):
-                node.received(peer, sequence, memoryview(GOOD[0]))
+                node.received(peer, 1, memoryview(GOOD[0]))
         size = sum(path.stat().st_size for path in tmp_path.iterdir())
         assert node.error is None
         node.close()

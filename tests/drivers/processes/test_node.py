@@ -406,7 +406,7 @@ def test_another_federations_state_is_refused(tmp_path, tools):
     asyncio.run(run())
 
 
-def test_a_refused_message_changes_nothing_and_is_refused_again_in_the_replay(tmp_path, tools):
+def test_a_refused_message_is_not_taken_and_the_conversation_restarts_in_the_replay_too(tmp_path, tools):
     async def run():
         bank = Bank(tools, tmp_path)
         bank.start()
@@ -416,10 +416,15 @@ def test_a_refused_message_changes_nothing_and_is_refused_again_in_the_replay(tm
         with pytest.raises(RemoteProtocolError, match="bank: sent the number of the beast"):
             bank.say(666)
         assert bank.node.role.save() == before and bank.node.error is None
-        assert bank.node.peers["bank"].conversation.received == 2, "it need not be sent again"
+        conversation = bank.node.peers["bank"].conversation
+        assert (conversation.number, conversation.received, conversation.sent) == (GIVEN_UP, 0, 0)
+        bank.restart()
+        conversation = bank.node.peers["bank"].conversation
+        assert (conversation.number, conversation.received, conversation.sent) == (GIVEN_UP, 0, 0)
+        bank.meet(reset=True)
         bank.say(3)
         bank.restart()
-        assert bank.node.role.heard == [1, 3]
+        assert bank.node.role.heard == [1, 3] and bank.node.role.resets == 1
         bank.node.close()
 
     asyncio.run(run())

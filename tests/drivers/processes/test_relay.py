@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import dataclasses
 import importlib.util
 import json
 import os
@@ -674,16 +675,44 @@ def test_whatever_bytes_come_in_a_partys_name_are_dropped(certificates, tmp_path
     run(go())
 
 
-def test_what_a_role_refuses_costs_its_sender_nothing_but_the_message(certificates, tmp_path, tools):
+@pytest.mark.parametrize(("sender", "receiver"), [("bank", "lab"), ("lab", "bank")])  # the bank opens the line
+def test_what_a_role_refuses_is_not_taken_and_both_begin_a_new_conversation(
+    sender, receiver, certificates, tmp_path, tools
+):
     async def go():
         async with town(tools, certificates, tmp_path, talkers(5)) as made:
             await tools.until(lambda: made.all_heard(5), "all messages")
-            for number in (666, 7):
-                made.nodes["bank"]._perform(ring.Send("lab", ring.Numbered(number)))
-            await tools.until(lambda: made.role("lab").heard["bank"][-1] == 7, "the next message")
-            assert made.role("lab").heard["bank"] == [1, 2, 3, 4, 5, 7] and made.boards["lab"].refusals == 1
-            assert "number of the beast" in made.nodes["lab"].log.stream.getvalue()
-            assert made.nodes["lab"].error is None and not any(task.done() for task in made.tasks.values())
+            made.nodes[sender]._perform(ring.Send(receiver, ring.Numbered(666)))
+            for one, other in ((sender, receiver), (receiver, sender)):
+                await tools.until(lambda a=one, b=other: f"{b} joined after a reset" in made.role(a).events, "a reset")
+            made.nodes[sender]._perform(ring.Send(receiver, ring.Numbered(7)))
+            await tools.until(lambda: made.role(receiver).heard[sender][-1] == 7, "the next message")
+            assert made.role(receiver).heard[sender] == [1, 2, 3, 4, 5, 7] and made.boards[receiver].refusals == 1
+            for name, words in ((receiver, "refused what came over the relay"), (sender, "a party refused a message")):
+                assert words in (log := made.nodes[name].log.stream.getvalue()) and "number of the beast" in log
+            assert made.nodes[sender].peers[receiver].conversation.received == 0
+            assert made.nodes[receiver].error is None and not any(task.done() for task in made.tasks.values())
+
+    run(go())
+
+
+def test_a_party_that_another_refused_too_often_is_lost_to_it_and_the_line_stays_shut(certificates, tmp_path, tools):
+    async def go():
+        limits = dataclasses.replace(tools.CALM, max_refusals=2)
+        async with town(tools, certificates, tmp_path, talkers(5), limits) as made:
+            await tools.until(lambda: made.all_heard(5), "all messages")
+            lab, events = made.nodes["lab"], made.role("bank").events
+            for count in (1, 2):
+                made.nodes["bank"]._perform(ring.Send("lab", ring.Numbered(666)))
+                await tools.until(lambda n=count: lab.peers["bank"].standing.refused == n, "a refusal")
+                await tools.until(lambda n=count: n == 2 or "lab joined after a reset" in events, "a reset")
+            assert lab.role.events[-1] == "bank lost"
+            await made.kill_party("bank")
+            made.dial("bank")
+            await tools.until(lambda: "lab" in made.boards["bank"]._connections, "its return")
+            made.nodes["clinic"]._perform(ring.Send("lab", ring.Numbered(7)))
+            await tools.until(lambda: lab.role.heard["clinic"][-1] == 7, "a message of another party")
+            assert lab.role.events[-1] == "bank lost" and not made.boards["lab"].lines["bank"].stands
 
     run(go())
 
@@ -810,7 +839,8 @@ def test_a_relay_frame_to_an_unknown_member_costs_its_sender_the_stream(body, to
 
 def test_where_parties_do_not_talk_to_each_other_there_is_no_relay(certificates, tmp_path, tools):
     async def go():
-        async with town(tools, certificates, tmp_path, talkers(0), dialled=()) as made:
+        limits = dataclasses.replace(tools.CALM, max_refusals=1)
+        async with town(tools, certificates, tmp_path, talkers(0), limits, dialled=()) as made:
             made.service.relay = None
             made.dial("bank")
             bank = made.nodes["bank"].peers["server"]

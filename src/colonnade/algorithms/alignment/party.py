@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 
 __all__ = ["AligningParty"]
 
+MOST_EARLY = 256  # messages of one member: minutes of its work
+
 
 @dataclass(slots=True, kw_only=True)
 class State(RoleState):
@@ -77,7 +79,7 @@ class AligningParty(Chassis[State]):
     def begin(self, sender: str, message: BeginAlignment) -> None:
         """Start to raise points: all members are here."""
         ring = Ring(message.members, message.counts)
-        fits = len(ring.members) == len(ring.counts) == len(set(ring.members)) and self.name in ring.members
+        fits = ring.is_possible() and self.name in ring.members
         if sender != SERVER or self.member.ring is not None or not fits or ring.count(self.name) != self._count:
             raise RemoteProtocolError(sender, "starts an alignment that does not fit this party")
         self.do(self.member.begin(ring))
@@ -91,6 +93,8 @@ class AligningParty(Chassis[State]):
         if not isinstance(message, Mail):
             raise RemoteProtocolError(sender, f"sends {type(message).__name__} to a member")
         if self.member.ring is None:
+            if sum(other == sender for other, _ in self.state.early) >= MOST_EARLY:
+                raise RemoteProtocolError(sender, f"sends more than {MOST_EARLY} messages before the beginning")
             self.state.early.append((sender, message))
         else:
             self._take(sender, message)

@@ -13,7 +13,9 @@ from colonnade.algorithms.alignment.messages import Places, Points
 from colonnade.privacy.blinding import POINT_BYTES
 from colonnade.protocol.role import SERVER
 
-__all__ = ["Ring"]
+__all__ = ["MOST_IDS", "Ring"]
+
+MOST_IDS = 2**27  # of one member: hashing them takes hours
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +33,11 @@ class Ring:
         """The way of a set: its owner, the other members in order, and the server, which compares it."""
         start = self.members.index(owner)
         return (*self.members[start:], *self.members[:start], SERVER)
+
+    def is_possible(self) -> bool:
+        """Check what a peer says about the members."""
+        named = len(self.members) == len(self.counts) == len(set(self.members))
+        return named and all(1 <= count <= MOST_IDS for count in self.counts)
 
     @property
     def work(self) -> int:

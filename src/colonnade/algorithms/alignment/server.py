@@ -1,5 +1,6 @@
 """The server of an alignment: begins it, compares the sets that all members have raised, takes part if it has ids."""
 
+from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -23,7 +24,7 @@ from colonnade.algorithms.alignment.messages import (
     Raised,
     Trouble,
 )
-from colonnade.algorithms.alignment.ring import Ring
+from colonnade.algorithms.alignment.ring import MOST_IDS, Ring
 from colonnade.algorithms.chassis import PARTY, Chassis, RoleState, done, job, on
 from colonnade.protocol.errors import LocalProtocolError, RemoteProtocolError
 from colonnade.protocol.events import Effect, Emit, Event, Finish, Send, Work
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
 __all__ = ["AligningServer"]
 
 MATCHING = 0  # the token of that job; the member's tokens count from 1
+DIGEST = 64  # characters of a sha256
 
 
 @dataclass(slots=True, kw_only=True)
@@ -106,7 +108,7 @@ class AligningServer(Chassis[State]):
     def declare(self, sender: str, message: Declare) -> None:
         """Begin when the last party has declared."""
         state = self.state
-        if state.ring is not None or sender in state.counts or message.count < 1:
+        if state.ring is not None or sender in state.counts or not 1 <= message.count <= MOST_IDS:
             raise RemoteProtocolError(sender, f"declares {message.count} ids; each party declares 1 or more ids, once")
         state.counts[sender] = message.count
         if len(state.counts) < len(self.members):
@@ -133,13 +135,17 @@ class AligningServer(Chassis[State]):
     @on(Raised, PARTY)
     def note(self, sender: str, message: Raised) -> None:
         """Note the progress of a party."""
-        self._begun(sender, message)
+        work = self._begun(sender, message).work
+        if not 0 <= message.points <= work:
+            raise RemoteProtocolError(sender, f"reports {message.points} raised points of {work}")
         self.state.raised[sender] = message.points
 
     @on(Done, PARTY)
     def has_order(self, sender: str, message: Done) -> None:
         """A party has written its order."""
         self._begun(sender, message)
+        if self.state.matched is None or sender in self.state.digests or len(message.sha256) != DIGEST:
+            raise RemoteProtocolError(sender, "reports an order too early, twice or without a digest")
         self.state.digests[sender] = message.sha256
         self._end()
 
@@ -257,9 +263,13 @@ class AligningServer(Chassis[State]):
         digests = self.state.digests
         if len(digests) < len(self.members):
             return
-        if len(set(digests.values())) > 1:
+        if len(counts := Counter(digests.values())) > 1:
+            most, count = counts.most_common(1)[0]
+            odd = [name for name in self.members if digests[name] != most or 2 * count <= len(self.members)]
             self.do(
-                self._refused("the members computed different row orders; run colonnade align again on every member")
+                self._refused(
+                    f"the members computed different row orders ({', '.join(odd)}); run colonnade align again"
+                )
             )
         else:
             self.do([Finish("finished")])
@@ -295,6 +305,15 @@ class AligningServer(Chassis[State]):
         """The parties that have not declared; later, those without an order."""
         has = self.state.counts if self.ring is None else self.state.digests
         return [name for name in self.parties if name not in has]
+
+    def owes(self) -> dict[str, str]:
+        """What these parties owe. A party may wait for another's points: every raised point is progress for all."""
+        what = (
+            "the number of its ids"
+            if self.ring is None
+            else f"its part of the alignment after {self.progress.k} points"
+        )
+        return dict.fromkeys(self.waits_for(), what)
 
     def validate(self) -> None:
         """Raise if a set is longer than its owner declared."""

@@ -16,6 +16,7 @@ import numpy as np
 
 from colonnade.algorithms.asysqn.messages import Ask, MarginsMade, Masked, Masks, digest_of
 from colonnade.algorithms.asysqn.trees import aggregation_trees
+from colonnade.algorithms.sane import is_step
 from colonnade.privacy import masking
 from colonnade.protocol.errors import RemoteProtocolError
 from colonnade.protocol.events import Send
@@ -84,10 +85,10 @@ class Aggregations:
     """All aggregations in which one party takes part."""
 
     def __init__(
-        self, index: int, names: tuple[str, ...], masked: bool, fan_out: int, bits: int, waiting: int = WAITING
+        self, index: int, names: tuple[str, ...], masked: bool, fan_out: int, bits: int, waiting: int, most: int
     ) -> None:
         self._index, self._names, self._masked, self._fan_out, self._bits = index, names, masked, fan_out, bits
-        self.waiting = waiting  # aggregations to keep of another initiator
+        self.waiting, self._most = waiting, most  # aggregations to keep of another initiator; rows of a sum
         self.sums: dict[Key, Sum] = {}
 
     def open(self, initiator: int, ask: Ask, rows: int, asked: bytes = b"") -> None:
@@ -129,6 +130,8 @@ class Aggregations:
         """Raise RemoteProtocolError for an impossible sum, before any state changes."""
         name, values, on_first = self._names[sender], message.values, isinstance(message, Masked)
         if not 0 <= message.initiator < len(self._names) or values.ndim != 1 or values.dtype != np.uint64:
+            raise RemoteProtocolError(name, f"sends an impossible sum: {message!r:.120}")
+        if len(values) > self._most or (isinstance(message, Masked) and not is_step(message.clock)):
             raise RemoteProtocolError(name, f"sends an impossible sum: {message!r:.120}")
         if not on_first and not self._masked:
             raise RemoteProtocolError(name, "sends masks, although protocol.masking = 'off'")

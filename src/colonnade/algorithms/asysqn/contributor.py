@@ -41,9 +41,10 @@ from colonnade.algorithms.asysqn.messages import (
     Masks,
 )
 from colonnade.algorithms.asysqn.scale import GIVEN, measured
-from colonnade.algorithms.batches import Rows, Walk, is_rows
+from colonnade.algorithms.batches import Rows, Walk, are_distinct, is_rows
 from colonnade.algorithms.chassis import PARTY, Chassis, RoleState, Sender, done, job, on
 from colonnade.algorithms.method import PartySetup
+from colonnade.algorithms.sane import STEPS
 from colonnade.privacy import masking
 from colonnade.privacy.secret import SecretKey
 from colonnade.protocol.errors import LocalProtocolError, RemoteProtocolError
@@ -112,9 +113,9 @@ class Contributor(Chassis[C], Generic[C]):
         self._key = SecretKey()
         self._masked = setup.options.masking == "on"
         self._fewest = FEWEST if self._masked else 1  # parties of a sum
-        options, waiting = setup.options, WAITING + setup.options.ahead
+        options, waiting, most = setup.options, WAITING + setup.options.ahead, max(held.train.rows, held.test.rows)
         self.sums = Aggregations(
-            setup.index, setup.names, self._masked, options.fan_out, options.fraction_bits, waiting
+            setup.index, setup.names, self._masked, options.fan_out, options.fraction_bits, waiting, most
         )  # fmt: skip
         self.fence = Fence(self._block.rows)
         training, parties = setup.training, len(setup.names)
@@ -185,6 +186,9 @@ class Contributor(Chassis[C], Generic[C]):
             raise RemoteProtocolError(sender, f"asks for a sum over parties {ask.members}{fault}")
         if not is_rows(ask.rows, self._block.rows):
             raise RemoteProtocolError(sender, f"asks for rows that do not exist: {ask!r:.120}")
+        batch = 0 < len(ask.rows) <= self.training.batch_size and are_distinct(ask.rows)
+        if len(ask.rows) if ask.whole or ask.tests else not batch:
+            raise RemoteProtocolError(sender, f"asks for rows that are not a batch: {ask!r:.120}")
         known = self.sums.sums.get(key)
         if key in state.held or (known is not None and known.members):
             raise RemoteProtocolError(sender, "asks twice for the same sum")
@@ -372,7 +376,8 @@ class Contributor(Chassis[C], Generic[C]):
         """One party aggregates the margins of held-out rows, over the members that the coordinator names to all."""
         state, members = self.state, message.members
         self.check_members(members)
-        if not {self.index, message.judge} <= set(members) or len(members) < self._fewest or message.number < 1:
+        taking_part = {self.index, message.judge} <= set(members) and len(members) >= self._fewest
+        if not taking_part or not 0 < message.number < STEPS:
             raise RemoteProtocolError(
                 SERVER, f"asks for an impossible evaluation by parties {members}: {message!r:.80}"
             )

@@ -3,11 +3,16 @@
 It sees no column, no margin, no label and no gradient. It compares the digests of the parties' labels. It decides when
 training begins and ends, which parties take part, when a snapshot is due (SVRG) and which party judges the model. It
 also counts updates. Every number that it reports about the model's quality comes from a party.
+
+It cannot check what a party says about its numbers, so no party alone ends the run. A party whose own numbers diverged
+leaves. What a party says about the whole model counts if a second party says so, too: the coordinator asks another
+party to judge the model. If that party finds nothing wrong, the first one leaves.
 """
 
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from math import isinf
 
 import numpy as np
 
@@ -31,8 +36,10 @@ from colonnade.algorithms.asysqn.messages import (
 )
 from colonnade.algorithms.chassis import PARTY, Counting, CountingState, on, timer
 from colonnade.algorithms.evaluation import Evaluated, Scores
+from colonnade.algorithms.leaving import LONGEST
 from colonnade.algorithms.method import ServerSetup
-from colonnade.protocol.errors import LocalProtocolError, RemoteProtocolError, TrainingDiverged
+from colonnade.algorithms.sane import STEPS, is_step
+from colonnade.protocol.errors import LocalProtocolError, PartyDiverged, RemoteProtocolError, TrainingDiverged
 from colonnade.protocol.events import NANOSECONDS
 from colonnade.protocol.messages import Message
 from colonnade.protocol.role import RoleSummary
@@ -41,6 +48,10 @@ __all__ = ["LinearCoordinator", "State"]
 
 JUDGE_TIMER = "judge"
 HOLDING, TAKING = "holding", "taking"  # the two halves of a barrier
+DIGEST = 64  # characters of a sha256
+WIDEST = 2**24  # columns of a party
+TRIES = 2  # times the number of parties: how often a judge may take too long before an evaluation is dropped
+MOST_SCORES, LONGEST_NAME = 32, 64  # of a judgement
 
 
 @dataclass(slots=True, kw_only=True)
@@ -52,6 +63,7 @@ class State(CountingState):
     labels: dict[str, str] = field(default_factory=dict)  # label digests, until all are the same
     agreed: str = ""  # the common label digest
     left: dict[str, str] = field(default_factory=dict)  # parties whose own numbers diverged, and how
+    doubts: dict[str, str] = field(default_factory=dict)  # parties that say that the whole model diverged, and how
     begun: bool = False
     steps: dict[int, int] = field(default_factory=dict)  # steps of each party, as last heard
     turn: int = 0  # rotates the party that judges, or aggregates for all
@@ -60,6 +72,8 @@ class State(CountingState):
     last: bool = False  # whether it also judges the test rows
     unmoved: str = ""  # the last evaluation waits for a step of this party, which declined
     declined: int = 0  # evaluations that are missing because a party declined
+    tries: int = 0  # how often the judge of this evaluation took too long
+    unjudged: int = 0  # evaluations that are missing because no judge got all sums in time
     missing: list[str] = field(default_factory=list)  # parties that are missing in this evaluation
     barrier: int = 0
     phase: str = ""  # half of the barrier; "": none
@@ -94,13 +108,18 @@ class LinearCoordinator(Counting[State]):
     @on(Hello, PARTY)
     def hello(self, sender: str, message: Hello) -> None:
         """Register a party. Before the first step, all labels are compared."""
-        state, digest = self.state, message.labels_sha256
-        if message.nonzeros < 1 or message.rows != self.training.rows:
-            raise RemoteProtocolError(sender, f"has {message.rows} training rows, this run has {self.training.rows}")
+        state, digest, rows = self.state, message.labels_sha256, self.training.rows
+        if message.rows != rows:
+            raise RemoteProtocolError(sender, f"has {message.rows} training rows, this run has {rows}")
+        if not 1 <= message.nonzeros <= WIDEST * rows or not is_step(message.tests) or len(digest) != DIGEST:
+            raise RemoteProtocolError(sender, f"sends an impossible Hello: {message!r:.120}")
+        if state.agreed and sender in state.nonzeros:
+            raise RemoteProtocolError(sender, "sends Hello twice")
         if state.agreed and digest != state.agreed:
             return self.send(sender, Differs(digest, self._other_labels([sender])))
         state.nonzeros[sender] = message.nonzeros
-        state.left.pop(sender, None)  # it begins again
+        for said in (state.left, state.doubts):
+            said.pop(sender, None)  # it begins again
         if not state.agreed:
             self._compare(sender, digest)
         if state.agreed:
@@ -132,16 +151,36 @@ class LinearCoordinator(Counting[State]):
 
     @on(Diverged, PARTY)
     def diverged(self, sender: str, message: Diverged) -> None:
-        """Continue without a party whose own numbers diverged, if enough are left; if not, raise TrainingDiverged."""
-        if sender in self.state.left:
+        """Continue without a party whose own numbers diverged. Ask another party about the whole model."""
+        state, cause = self.state, message.cause[:LONGEST]
+        if sender in state.left or sender in state.doubts:
             return
-        others = [m for m in self.members if self.names[m] != sender]
-        if not message.own or not self.state.begun or len(others) < self.fewest:
-            slower = "increase train.batch_size" if self.training.measured else "lower train.learning_rate"
-            advice = slower + ", or set protocol.ahead = 0" * bool(self.options.ahead)
-            raise TrainingDiverged(f"{sender}: {message.cause[:200]}; {advice}")
-        self.state.left[sender] = message.cause[:200]
-        self._changed(sender)
+        if message.own:
+            return self._leave_out({sender: cause})
+        if state.doubts:
+            raise TrainingDiverged(f"{', '.join((*state.doubts, sender))}: {cause}; {self._advice()}")
+        if not any(self.names[member] != sender for member in self.members):
+            raise PartyDiverged(sender, f"{cause}; {self._advice()}")
+        state.doubts[sender] = cause
+        self.begin_judging()
+
+    def _advice(self) -> str:
+        slower = "increase train.batch_size" if self.training.measured else "lower train.learning_rate"
+        return slower + ", or set protocol.ahead = 0" * bool(self.options.ahead)
+
+    def _leave_out(self, parties: dict[str, str]) -> None:
+        """Continue without these parties; raise PartyDiverged if training has not begun, or needs one of them."""
+        self._check_dispensable(parties, self.state.begun)
+        for name, cause in parties.items():
+            self.state.doubts.pop(name, None)
+            self.state.left[name] = cause
+            self._changed(name)
+
+    def _check_dispensable(self, parties: dict[str, str], begun: bool) -> None:
+        others = [member for member in self.members if self.names[member] not in parties]
+        if parties and (not begun or len(others) < self.fewest):
+            name, cause = next(iter(parties.items()))
+            raise PartyDiverged(name, f"{cause}; {self._advice()}")
 
     def _begin(self) -> BeginTraining:
         """The order to train; its unit of work is a mean party's row."""
@@ -155,6 +194,7 @@ class LinearCoordinator(Counting[State]):
         if reset:
             state.nonzeros.pop(peer, None)  # until it says hello again
             state.labels.pop(peer, None)
+            state.doubts.pop(peer, None)
             self._changed(peer)
         elif peer in state.nonzeros and peer not in state.left:
             self._welcome(peer)
@@ -209,8 +249,11 @@ class LinearCoordinator(Counting[State]):
         self._count(message.rows)
 
     def _check(self, sender: str, message: Stepped) -> None:
-        known = all(0 <= member < len(self.names) for member in message.members)
-        if not (0 < message.rows <= self.training.rows and message.steps > 0 and message.clock >= 0 and known):
+        parties, members = len(self.names), message.members
+        known = len(members) <= parties and all(0 <= member < parties for member in members)
+        size = 0 < message.rows <= min(self.training.batch_size, self.training.rows)
+        numbers = 0 < message.steps < STEPS and 0 <= message.clock < STEPS * parties
+        if not (known and size and numbers and 0 <= message.round <= self.state.round):
             raise RemoteProtocolError(sender, f"reports an impossible step: {message!r:.120}")
 
     def _note_staleness(self, party: int, message: Stepped) -> None:
@@ -268,6 +311,8 @@ class LinearCoordinator(Counting[State]):
     def _all_done(self, sender: str, phase: str, barrier: int) -> bool:
         """Note that a party has held or taken; True if it was the last one."""
         state, party = self.state, self.index[sender]
+        if not 0 < barrier <= state.barrier:
+            raise RemoteProtocolError(sender, f"rests at barrier {barrier}; the newest is {state.barrier}")
         if state.phase != phase or barrier != state.barrier or party in state.done:
             return False
         state.done.append(party)
@@ -277,8 +322,11 @@ class LinearCoordinator(Counting[State]):
         return True
 
     def _next_member(self) -> int:
+        """Take turns; a party that doubts the model does not judge it."""
         self.state.turn += 1
-        return self.members[self.state.turn % len(self.members)]
+        trusted = [member for member in self.members if self.names[member] not in self.state.doubts]
+        members = trusted or self.members
+        return members[self.state.turn % len(members)]
 
     # Synchronous twins.
 
@@ -335,25 +383,45 @@ class LinearCoordinator(Counting[State]):
 
     @timer(JUDGE_TIMER)
     def judge_is_late(self, due: int) -> None:
-        """Ask another party."""
-        if self.state.judge:
-            self.begin_judging()
+        """Ask another party. A party that doubts the model may be the one that holds up its judgement."""
+        if self.state.doubts:
+            self._leave_out(dict(self.state.doubts))
+        elif self.state.judge:
+            self.state.tries += 1
+            if self.state.tries < TRIES * len(self.names):
+                return self.begin_judging()
+            self.state.unjudged += 1  # a party holds up the sums, and the coordinator cannot see which
+            self._judged_nothing()
 
     @on(Judged, PARTY)
     def judged(self, sender: str, message: Judged) -> None:
-        """Take the scores of the party that judges."""
+        """Take the scores of the party that judges. They refute a party that doubts the model."""
+        self._check_number(sender, message.number)
         if sender != self.state.judge or message.number != self.state.number:
             return
+        for scores in (message, message.tested):
+            if scores is not None and not _are_scores(scores.loss, scores.values):
+                raise RemoteProtocolError(sender, f"sends an impossible evaluation: {message!r:.120}")
         if self.training.metric not in message.values:
             raise RemoteProtocolError(
                 sender, f"sends an evaluation without {self.training.metric}: does protocol.loss fit the labels?"
             )
         if (message.tested is not None) != self.state.last:
             raise RemoteProtocolError(sender, "evaluates other rows than the coordinator asked for")
+        doubts, over = dict(self.state.doubts), bool(self.progress.ending)
+        if not over:
+            self._check_dispensable(doubts, begun=True)
         self.state.judge = ""
         self.forget_timer(JUDGE_TIMER)
+        self.state.tries = 0
         result = Evaluated(message.number, message.loss, message.values, message.tested)
         self.measured(result, self.state.missing)
+        if not over:
+            self._leave_out(doubts)
+
+    def _check_number(self, sender: str, number: int) -> None:
+        if not 0 < number <= self.state.number:
+            raise RemoteProtocolError(sender, f"answers evaluation {number}; the newest is {self.state.number}")
 
     @on(Declined, PARTY)
     def declines(self, sender: str, message: Declined) -> None:
@@ -362,8 +430,11 @@ class LinearCoordinator(Counting[State]):
         The last evaluation is repeated when that party has stepped, if it can step.
         """
         state = self.state
+        self._check_number(sender, message.number)
         if not state.judge or message.number != state.number:
             return
+        if state.doubts:  # no judgement confirms them
+            return self._leave_out(dict(state.doubts))
         state.judge = ""
         self.forget_timer(JUDGE_TIMER)
         steps = state.begun and self._enough and not state.phase and not self.options.synchronous
@@ -375,7 +446,7 @@ class LinearCoordinator(Counting[State]):
         self._judged_nothing()
 
     def _judged_nothing(self) -> None:
-        self.state.judge = ""
+        self.state.judge, self.state.tries = "", 0
         nothing = Scores(float("nan"), {self.training.metric: float("nan")})
         tested = nothing if self.state.last else None
         self.measured(Evaluated(self.state.number, nothing.loss, nothing.values, tested), self.state.missing)
@@ -401,6 +472,13 @@ class LinearCoordinator(Counting[State]):
             return [name for name in (state.judge, state.unmoved) if name in self.index]
         return [self.names[member] for member in members if member not in state.done]
 
+    def owes(self) -> dict[str, str]:
+        """Without a barrier every party owes a step. A party may wait for another's sum: any step is progress."""
+        waits = self.waits_for()
+        if waits:
+            return dict.fromkeys(waits, f"its answer at barrier {self.state.barrier} after update {self.k}")
+        return {self.names[member]: f"a step after update {self.k}" for member in self.members}
+
     def validate(self) -> None:
         """Raise if an invariant between two events does not hold."""
         state = self.state
@@ -424,4 +502,12 @@ class LinearCoordinator(Counting[State]):
         if state.declined:
             cause = "parties joined or left, and a party had not stepped since the previous evaluation"
             notes.append(f"evaluations missing: {state.declined} ({cause})")
+        if state.unjudged:
+            notes.append(f"evaluations missing: {state.unjudged} (no party got all sums within protocol.patience_s)")
         return "; ".join(notes)
+
+
+def _are_scores(loss: float, values: dict[str, float]) -> bool:
+    """Check that these can be scores. NaN stands for no rows to judge."""
+    named = len(values) <= MOST_SCORES and all(len(name) <= LONGEST_NAME for name in values)
+    return named and not any(map(isinf, (loss, *values.values())))

@@ -56,6 +56,7 @@ from colonnade.algorithms.asysqn.messages import (
 )
 from colonnade.algorithms.chassis import PARTY, done, job, on
 from colonnade.algorithms.method import PartySetup
+from colonnade.algorithms.sane import STEPS, is_step
 from colonnade.protocol.errors import DataError, LocalProtocolError, RemoteProtocolError, TrainingDiverged
 from colonnade.protocol.finite import all_finite
 from colonnade.protocol.messages import Array, Payload
@@ -134,6 +135,8 @@ class Party(Contributor[State]):
     @on(Differs, SERVER)
     def differs(self, sender: str, message: Differs) -> None:
         """The coordinator refuses these labels. Raise DataError, or say hello again if they have changed since."""
+        if self.state.begun:
+            raise self.unexpected(sender, message)
         if message.labels_sha256 == self._held.digest:
             raise DataError(f"{message.cause}; then start this party again")
         self._hello()
@@ -170,7 +173,7 @@ class Party(Contributor[State]):
     def begin(self, sender: str, message: BeginTraining) -> None:
         """Train; a party that already trains only takes over the list of members."""
         self.check_members(message.members)
-        if not message.unit > 0:
+        if not 0 < message.unit < STEPS:
             raise RemoteProtocolError(SERVER, f"sends an invalid unit of {message.unit} nonzeros")
         self.state.unit, self.state.begun = message.unit, True
         self._regroup(message.members, set())
@@ -330,7 +333,7 @@ class Party(Contributor[State]):
         """Rest after the running step; drop the batches that wait for their step."""
         if self.options.estimator != SVRG:
             raise self.unexpected(sender, message)
-        if message.barrier < 1:
+        if not 0 < message.barrier < STEPS:
             raise RemoteProtocolError(SERVER, f"barrier {message.barrier}")
         state = self.state
         if state.holding or self.estimator.wants_reference:  # an earlier full pass
@@ -363,7 +366,9 @@ class Party(Contributor[State]):
     @on(Totals, PARTY)
     def totals(self, sender: str, message: Totals) -> None:
         """Margins θ that another party aggregated for all."""
-        rows = self._block.rows if message.barrier else len(self._walk.batch(max(message.round, 0)))
+        if not (is_step(message.barrier) and is_step(message.round)):
+            raise RemoteProtocolError(sender, f"margins of barrier {message.barrier}, round {message.round}")
+        rows = self._block.rows if message.barrier else len(self._walk.batch(message.round))
         values = message.values
         if values.shape != (rows,) or values.dtype != np.float64 or not all_finite(values):
             raise RemoteProtocolError(sender, f"margins of shape {values.shape}, expected ({rows},) finite numbers")
@@ -409,7 +414,7 @@ class Party(Contributor[State]):
         """Start the next round, and drop the rest of an earlier one."""
         if not self.options.synchronous:
             raise self.unexpected(sender, message)
-        if message.number < 1 or not 0 <= message.initiator < len(self.names):
+        if not 0 < message.number < STEPS or not 0 <= message.initiator < len(self.names):
             raise RemoteProtocolError(SERVER, f"starts an impossible round: {message!r}")
         state = self.state
         self.abandon_training()

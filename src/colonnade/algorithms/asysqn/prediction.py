@@ -16,7 +16,7 @@ from functools import partial
 import msgspec
 import numpy as np
 
-from colonnade.algorithms.asysqn.aggregation import Aggregations
+from colonnade.algorithms.asysqn.aggregation import WAITING, Aggregations
 from colonnade.algorithms.asysqn.config import LinearOptions
 from colonnade.algorithms.asysqn.holdings import predictions
 from colonnade.algorithms.asysqn.messages import Ask as Opening
@@ -24,7 +24,7 @@ from colonnade.algorithms.asysqn.messages import MarginsMade, Masked, Masks
 from colonnade.algorithms.asysqn.party import Party
 from colonnade.algorithms.chassis import PARTY, done, job, on
 from colonnade.algorithms.prediction.messages import PAYLOADS, UNANSWERABLE, Question
-from colonnade.algorithms.prediction.party import AnsweringState
+from colonnade.algorithms.prediction.party import MAX_ASKED, AnsweringState
 from colonnade.algorithms.prediction.predictor import (
     Predictor,
     PredictPartySetup,
@@ -36,6 +36,7 @@ from colonnade.algorithms.prediction.sums import Contribute, SumParty, SumServer
 from colonnade.privacy import masking
 from colonnade.protocol.errors import ConfigError, RemoteProtocolError, TrainingDiverged
 from colonnade.protocol.events import Send
+from colonnade.protocol.finite import all_finite
 from colonnade.protocol.messages import Array, Message, Payload
 from colonnade.protocol.quota import Bucket
 from colonnade.protocol.role import SERVER, Role
@@ -96,7 +97,9 @@ class SummedParty(SumParty[SummedPartyState]):
         super().__init__(trained.name, table, names, SummedPartyState(), quota)
         self._trained, self._options = trained, options
         self._masked = options.masking == "on"
-        self.sums = Aggregations(self.own, names, self._masked, options.fan_out, options.fraction_bits)
+        self.sums = Aggregations(
+            self.own, names, self._masked, options.fan_out, options.fraction_bits, WAITING, MAX_ASKED
+        )
 
     @on(Contribute, SERVER)
     def contribute(self, sender: str, message: Contribute) -> None:
@@ -162,8 +165,8 @@ class SummedServer(SumServer[SumServerState]):
     def summed(self, sender: str, message: Summed) -> None:
         """A sum from its root."""
         rows, values = self.rows_of(message.nonce), message.values
-        if rows is not None and (values.shape != rows.shape or values.dtype != np.float64):
-            raise RemoteProtocolError(sender, f"a sum of shape {values.shape}, expected {rows.shape} float64")
+        if rows is not None and (values.shape != rows.shape or values.dtype != np.float64 or not all_finite(values)):
+            raise RemoteProtocolError(sender, f"a sum of shape {values.shape}, expected {rows.shape} finite float64")
         self.take(message.nonce, values)
 
     def peer_lost(self, peer: str) -> None:

@@ -69,6 +69,10 @@ class Counting(Chassis[C], Generic[C]):
         """Name the parties that the next step still needs, for display."""
         raise NotImplementedError
 
+    def awaited(self) -> str:
+        """Say what the next step needs of each of these parties. Different steps need different words."""
+        return f"its part of update {self.k + 1}"
+
     def judging(self) -> bool:
         """Whether an evaluation is running."""
         raise NotImplementedError
@@ -87,6 +91,10 @@ class Counting(Chassis[C], Generic[C]):
     def k(self) -> int:
         """Updates so far."""
         return self.progress.k
+
+    def owes(self) -> dict[str, str]:
+        """Say what each party owes. The driver counts a party as lost that owes the same for `network.give_up_s`."""
+        return dict.fromkeys(self.waits_for(), self.awaited())
 
     def counted(self, rows: int, losses: list[float]) -> None:
         """Count one update, and note whether an evaluation or the end is due."""
@@ -219,6 +227,10 @@ class Coordinator(Encoding, Counting[D], Generic[D]):
         if peer in self.index:
             self.lost(peer)
         self.advance()
+
+    def owes(self) -> dict[str, str]:
+        """Add the parts of a running evaluation that did not arrive yet."""
+        return super().owes() | self.evaluation.owed()
 
     @on(Withdrawn, PARTY)
     def withdrew(self, sender: str, message: Withdrawn) -> None:

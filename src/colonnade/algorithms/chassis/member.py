@@ -13,7 +13,9 @@ from colonnade.algorithms.evaluation import EvaluateRows, Reading, RowsRead
 from colonnade.algorithms.keeping import BestWeights
 from colonnade.algorithms.leaving import Withdrawn
 from colonnade.algorithms.method import Options, PartySetup
+from colonnade.algorithms.sane import LARGEST, are_sane
 from colonnade.privacy.guard import Release, Released, Withheld
+from colonnade.protocol.errors import TrainingDiverged
 from colonnade.protocol.events import Event, PeerJoined, Resumed, Started, WorkDone
 from colonnade.protocol.messages import Array, EvaluationRequest, Payload
 from colonnade.protocol.role import SERVER, RoleSummary
@@ -137,7 +139,11 @@ class Member(Encoding, Chassis[P], Generic[P]):
 
     @done(RowsRead)
     def tests_read(self, token: int, result: RowsRead) -> None:
-        """Send the embeddings."""
+        """Send the embeddings; raise TrainingDiverged for those that the server would refuse."""
+        if not are_sane(self.decode_tests(result.values)):
+            raise TrainingDiverged(
+                f"{self.name}: its held-out embeddings have left ±{LARGEST:g}; lower train.learning_rate"
+            )
         self.do(self.reading.done(token, result, self.network.steps))
 
     def embed(self, x: Array, rows: Array, number: int) -> Array | None:

@@ -90,6 +90,10 @@ class PlainServer(Coordinator[State]):
         """The parties that the round still needs; if it takes only the first embeddings, any of these."""
         return [name for name in self.names if name not in self.state.uploads]
 
+    def awaited(self) -> str:
+        """What the round needs."""
+        return f"embeddings of round {self.state.following}"
+
     def forget(self, peer: str) -> None:
         """The party sends its embeddings again."""
         self.state.uploads.pop(peer, None)

@@ -567,6 +567,10 @@ class Server(Counting[State]):
                 return self.agreement.outstanding()
         return []
 
+    def awaited(self) -> str:
+        """What the round needs."""
+        return f"its part of {self.state.doing} for round {self.state.round}"
+
     def validate(self) -> None:
         """Raise if an invariant between two events does not hold."""
         agreement = self.agreement

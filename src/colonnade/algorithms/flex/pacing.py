@@ -30,6 +30,8 @@ __all__ = ["Pacing", "PhaseSettings", "best_timeout", "steps_within", "useful_st
 USEFUL_STEPS = {"server": 12.0, "shared": 20.0}  # c, by `labels`: a gradient that is never renewed loses its use sooner
 USEFUL_NORMALISED = {"server": 0.3, "shared": 1.0}  # c if the optimiser of any role normalises
 LONGEST = 64  # steps in one phase
+MOST_COMMON = 4096  # steps of a phase in which all roles take as many as the fastest says that it can
+LONGEST_ROUND_TRIP_S = 600.0  # a longer one counts as this: the server's patience grows with it
 BETTER = 1.1  # factor by which another timeout must be better
 MEASURED_STEPS = 4  # of a phase that measures speeds: the first ones may be slow, so the shortest counts
 SURPRISE = 2  # a phase with an automatic timeout takes at most this many times the expected steps
@@ -118,7 +120,7 @@ class Pacing(Component):
 
     def note_round_trip(self, name: str, seconds: float) -> None:
         """Note a round trip between the server and a party."""
-        self.round_trip_s[name] = _follow(self.round_trip_s.get(name), max(0.0, seconds))
+        self.round_trip_s[name] = _follow(self.round_trip_s.get(name), min(max(0.0, seconds), LONGEST_ROUND_TRIP_S))
 
     def measures(self, parties: Collection[str]) -> bool:
         """Whether the next phase only measures, because speeds or τ^0 (Alg. 2 l. 2) are unknown."""
@@ -165,7 +167,7 @@ class Pacing(Component):
             case "min":
                 common = min(fitting + of_server)
             case "max":
-                common = max(fitting + [_tightest(own, cap) for own in of_server])
+                common = min(MOST_COMMON, max(fitting + [_tightest(own, cap) for own in of_server]))
             case _:
                 # Wrong speed measurements must not lead to thousands of steps.
                 surprise = SURPRISE if options.timeout_s == AUTO else 0

@@ -10,7 +10,7 @@ from typing import Final, Literal
 
 import numpy as np
 
-from colonnade.algorithms.batches import Rows, Walk
+from colonnade.algorithms.batches import Rows, walk_of
 from colonnade.algorithms.chassis import Member, MemberState, done, done_blind, job, on, timer
 from colonnade.algorithms.flex.config import RoundOptions
 from colonnade.algorithms.flex.local import BELL, LOWER, LocalPhase, Report, local_rule
@@ -26,7 +26,7 @@ from colonnade.algorithms.flex.messages import (
 )
 from colonnade.algorithms.method import SERVER, PartySetup
 from colonnade.algorithms.networks import party_rate
-from colonnade.algorithms.sane import LARGEST, are_sane
+from colonnade.algorithms.sane import LARGEST, STEPS, are_sane, is_finite, is_step
 from colonnade.algorithms.vafl.messages import Embed, Embedded, Skip
 from colonnade.data.task import Task
 from colonnade.models import (
@@ -96,7 +96,7 @@ class Party(Member[State]):
         module = self.guard.wrap(module).to(setup.device)
         self.network = Network(module, optimiser.averaging(setup.options.average), training.regularisers[index])
         self.guard.try_out(self.network, self.x.shape[1], setup.width)
-        self.walk = Walk(len(self.x), training.batch_size, seed, "batches")
+        self.walk = walk_of(training, None)
         self._layers = derive(seed, "layers", index)
         given = setup.options.a_of(index)
         self._rate = party_rate(training, index, self.x) if given is None else given
@@ -179,15 +179,18 @@ class Party(Member[State]):
         self._step()
 
     def _check(self, message: BeginPhase) -> None:
-        numbers = message.phase > 0 and message.update >= 0 and message.following >= message.round
-        amounts = 0 <= message.timeout_s <= LONGEST_S and message.limit >= 0 and 0 <= message.scale <= MOST_SCALE
-        if not (numbers and amounts and (message.timeout_s or message.limit)):
+        numbers = 0 < message.phase < STEPS and is_step(message.update) and is_step(message.following)
+        amounts = 0 <= message.timeout_s <= LONGEST_S and is_step(message.limit) and 0 <= message.scale <= MOST_SCALE
+        forward = message.following >= message.round
+        if not (numbers and forward and amounts and (message.timeout_s or message.limit)):
             raise RemoteProtocolError(SERVER, f"starts an impossible phase: {message!r:.120}")
 
     def _check_gradient(self, values: Array) -> None:
         expected = (len(self.state.batch), self.width)
         if values.shape != expected or values.dtype != np.float32:
             raise RemoteProtocolError(SERVER, f"gradient of shape {values.shape}, expected {expected} float32")
+        if not is_finite(values):
+            raise RemoteProtocolError(SERVER, "gradient that is not finite")
 
     def _check_snapshot(self, snapshot: Snapshot) -> None:
         """Alg. 1 l. 8–9: raise RemoteProtocolError unless Φ, θ_0 and the labels fit the agreed models."""
@@ -302,12 +305,14 @@ class Party(Member[State]):
 
     @on(Skip, SERVER)
     def skip(self, sender: str, message: Skip) -> None:
-        """Skip to the round of the other parties, which are further."""
+        """Move to the server's round, forward or back."""
         s = self.state
-        if s.doing != READY or message.step <= s.round:
+        if not is_step(message.step):
+            raise RemoteProtocolError(sender, f"sends a Skip to round {message.step}")
+        if s.doing != READY or message.step == s.round:
             s.dropped += 1
             return
-        s.skipped += message.step - s.round
+        s.skipped += max(0, message.step - s.round)
         s.round = message.step
         self._embed()
 

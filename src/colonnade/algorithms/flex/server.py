@@ -3,6 +3,9 @@
 In a round the server gathers the parties' embeddings. One pass over the snapshot gives what the parties need. Then all
 roles, the server too, step until the bell. The next round does not wait for a party that was late or is gone. Its rows
 stay in the table as last seen, and it joins the newest round with its next message.
+
+The server's round counts, whatever a party says: a party at another round is told to move to it, forward or back. A
+report cannot claim more than the phase allowed.
 """
 
 from collections.abc import Iterable, Iterator
@@ -12,7 +15,7 @@ from typing import Final, Literal, NamedTuple
 
 import numpy as np
 
-from colonnade.algorithms.batches import Walk
+from colonnade.algorithms.batches import walk_of
 from colonnade.algorithms.chassis import (
     PARTY,
     Coordinator,
@@ -39,10 +42,9 @@ from colonnade.algorithms.flex.messages import (
 from colonnade.algorithms.flex.pacing import Pacing, PhaseSettings, useful_steps
 from colonnade.algorithms.method import SERVER, ServerSetup
 from colonnade.algorithms.networks import server_network
-from colonnade.algorithms.sane import LARGEST, are_sane
+from colonnade.algorithms.sane import LARGEST, STEPS, are_sane, is_step
 from colonnade.algorithms.table_file import TablesInFiles
 from colonnade.algorithms.vafl.messages import Skip
-from colonnade.algorithms.vafl.request_queue import STEPS
 from colonnade.models import ServerNetwork, block_of
 from colonnade.protocol.errors import ConfigError, LocalProtocolError, RemoteProtocolError, TrainingDiverged
 from colonnade.protocol.events import NANOSECONDS
@@ -58,7 +60,8 @@ LOCAL: Final = "local"
 PATIENCE_TIMER = "patience"
 PATIENCE_S = 0.1  # how long to wait for silent parties, in addition to a timeout and two round trips
 TRIES = 10  # phases in which no party is in time: the first ones may be slow, while everything is loaded
-MOST_WEIGHT, LONGEST_S = 1e6, 1e9  # limits of what a party may report
+LONGEST_S = 1e9  # the longest time that a party may report
+ROUNDING = 1e-6  # by which w̄ and sums of times may be off
 
 
 class Begun(NamedTuple):
@@ -67,6 +70,7 @@ class Begun(NamedTuple):
     phase: int
     round: int
     timeout_s: float
+    limit: int  # steps; 0: as many as fit
     learns: bool
 
 
@@ -105,7 +109,7 @@ class Server(TablesInFiles, Coordinator[State]):
         self.network = server_network(setup, ServerNetwork, optimiser)
         self.options, self._task = options, setup.task
         self._targets = self.network.objective.targets_in(setup.y_train)
-        self.walk = Walk(len(setup.y_train), training.batch_size, training.seed, "batches")
+        self.walk = walk_of(training, None)
         self._layers = derive(training.seed, "layers", SERVER)
         given = options.a_of(None)
         self._rate = training.server_rate if given is None else given
@@ -122,20 +126,16 @@ class Server(TablesInFiles, Coordinator[State]):
         message = self.decoded(sender, message)
         self._check(sender, message)
         s = self.state
-        self.table.write(self.index[sender], self.walk.batch(message.round), message.values, self.k)
+        if message.round <= s.following:
+            self.table.write(self.index[sender], self.walk.batch(message.round), message.values, self.k)
         begun = s.unreported.get(sender)
         if begun is not None and begun.phase == message.phase:  # else one of the two has forgotten its phase
             del s.unreported[sender]
             self._take_report(sender, message, begun)
-        if message.round < s.following:
-            s.late_uploads += 1
+        if message.round != s.following:  # it was late, or one of the two lost its state
+            s.late_uploads += message.round < s.following
             self.send(sender, Skip(s.following))
             return
-        if message.round > s.following:  # a role lost its state: all continue at the newest round
-            for name in s.line:
-                if name != sender:
-                    self.send(name, Skip(message.round))
-            s.following, s.line = message.round, {}
         s.line.pop(sender, None)
         s.line[sender] = True
         s.absent.pop(sender, None)
@@ -143,10 +143,10 @@ class Server(TablesInFiles, Coordinator[State]):
 
     def _check(self, sender: str, message: Ready) -> None:
         """Raise RemoteProtocolError for an upload that cannot be. Call it before changing state."""
-        if not 0 <= message.round < STEPS:
+        if not is_step(message.round):
             raise RemoteProtocolError(sender, f"embeddings of round {message.round}")
         values = message.values
-        expected = (len(self.walk.batch(message.round)), self.table.widths[self.index[sender]])
+        expected = (self.walk.size(message.round), self.table.widths[self.index[sender]])
         if values.shape != expected or values.dtype != np.float32:
             raise RemoteProtocolError(sender, f"embeddings of shape {values.shape}, expected {expected} float32")
         if not are_sane(values):
@@ -155,12 +155,17 @@ class Server(TablesInFiles, Coordinator[State]):
             self._check_report(sender, message)
 
     def _check_report(self, sender: str, message: Ready) -> None:
-        if not 1 <= message.steps < STEPS:
-            raise RemoteProtocolError(sender, f"reports τ = {message.steps} local steps; it must be 1 or more")
-        if not 0 < message.weight <= MOST_WEIGHT:
-            raise RemoteProtocolError(sender, f"reports w̄ = {message.weight}; it must be above 0")
-        if not (0 <= message.step_s <= LONGEST_S and 0 <= message.held_s <= LONGEST_S):
-            raise RemoteProtocolError(sender, f"reports steps of {message.step_s} s, {message.held_s} s in all")
+        steps, step_s, held_s, begun = message.steps, message.step_s, message.held_s, self.state.unreported.get(sender)
+        most = begun.limit if begun is not None and begun.phase == message.phase and begun.limit else STEPS
+        if not 1 <= steps <= most:
+            raise RemoteProtocolError(
+                sender, f"reports τ = {steps} local steps; it must be 1 or more, and at most {most}"
+            )
+        # Σρ^i over the steps: 1 without momentum, and below τ with any. A party may have an optimiser of its own.
+        if not 1 - ROUNDING <= message.weight <= steps + ROUNDING:
+            raise RemoteProtocolError(sender, f"reports w̄ = {message.weight}; it must be from 1 to τ = {steps}")
+        if not (0 <= step_s <= LONGEST_S and 0 <= held_s <= LONGEST_S and steps * step_s <= held_s + ROUNDING):
+            raise RemoteProtocolError(sender, f"reports steps of {step_s} s, {steps} of them, {held_s} s in all")
 
     def _take_report(self, sender: str, message: Ready, begun: Begun) -> None:
         """Alg. 2 l. 15: note the report of the newest phase or, from a late party, of an earlier one."""
@@ -219,6 +224,10 @@ class Server(TablesInFiles, Coordinator[State]):
     def waits_for(self) -> list[str]:
         """Name the parties that the next round still needs, for display."""
         return list(self._needed(self.names))
+
+    def awaited(self) -> str:
+        """Say what the next round needs."""
+        return f"an upload for round {self.state.following} after phase {self.state.phase}"
 
     def _needed(self, names: Iterable[str]) -> Iterator[str]:
         """Yield those of these parties that the next round still needs. If the server counts on none, any would do."""
@@ -286,7 +295,9 @@ class Server(TablesInFiles, Coordinator[State]):
         s.opened, s.opened_at, s.doing = opened, self.now, LOCAL
         s.phase += 1
         settings = self.pacing.plan(s.taken, SERVER)
-        s.unreported |= dict.fromkeys(s.taken, Begun(s.phase, s.round, settings.timeout_s, not s.measures))
+        s.unreported |= dict.fromkeys(
+            s.taken, Begun(s.phase, s.round, settings.timeout_s, settings.limit, not s.measures)
+        )
         self._tell_all(settings, opened)
         bell = self.local.begin(self.now, s.phase, settings.timeout_s, settings.server_limit, settings.scales[SERVER])
         self.do(bell)

@@ -204,6 +204,10 @@ class Centralised(Chassis[RoleState]):
         """Return nothing, since the oracle has no parties."""
         return []
 
+    def owes(self) -> dict[str, str]:
+        """Return nothing, since the oracle has no parties."""
+        return {}
+
     def summary(self) -> RoleSummary:
         """Report updates, epochs and the digests of the weights."""
         digests = "".join(network.digest() for network in (self.network, *self.parts))

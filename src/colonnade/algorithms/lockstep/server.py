@@ -1,8 +1,9 @@
 """The server of the lock-step baseline: every step waits for every party.
 
 Batches carry all blocks, so there is no table. The server evaluates between two steps, when all parties have applied
-the last one. Parties are at different steps only after one of them lost its state. The rounds then continue at the
-newest step, and the parties behind skip to it.
+the last one. A party is at another step than the server only after one of the two lost its state. The server's step
+counts, whatever the party says: the party moves to it, forward or back. The rows of a step follow from the walk that
+all roles share, so the server refuses other rows.
 """
 
 from dataclasses import dataclass
@@ -10,6 +11,7 @@ from typing import Generic, TypeVar
 
 import numpy as np
 
+from colonnade.algorithms.batches import Walk, are_same, walk_of
 from colonnade.algorithms.chassis import PARTY, on
 from colonnade.algorithms.lockstep.config import SyncOptions
 from colonnade.algorithms.method import Options, ServerSetup
@@ -24,7 +26,7 @@ __all__ = ["LockStepServer", "RoundState", "Server"]
 
 @dataclass(slots=True, kw_only=True)
 class RoundState(SteppingState):
-    """The state beside the queue: the round of all parties."""
+    """The state beside the queue: the round, which is the step of all parties."""
 
     round: int = 0  # the first round that is not complete
 
@@ -35,8 +37,9 @@ T = TypeVar("T", bound=RoundState)
 class LockStepServer(Stepping[T], Generic[T]):
     """Holds θ_0 and the labels."""
 
-    def __init__(self, setup: ServerSetup[Options], state: T) -> None:
+    def __init__(self, setup: ServerSetup[Options], state: T, walk: Walk) -> None:
         super().__init__(setup, state, everyone=True)
+        self.walk = walk
         self.absent = None if setup.absent is None else setup.absent[0]
 
     @on(Embeddings, PARTY)
@@ -44,22 +47,21 @@ class LockStepServer(Stepping[T], Generic[T]):
         """Put a party's batch in the queue until the batches of all others are there."""
         message = self.decoded(sender, message)
         self.check_upload(sender, message)
-        if message.batch:
-            self.state.queue.add(self.request_of(self.index[sender], message))
-            self._leave_behind()
+        if message.step != self.state.round:
+            return self.send(sender, Skip(self.state.round))
+        self.state.queue.add(self.request_of(self.index[sender], message))
         self.advance()
 
     def check_upload(self, sender: str, message: Embeddings) -> None:
-        """Raise RemoteProtocolError if a party sends other rows than the rest of its round."""
+        """Also raise RemoteProtocolError for other rows than the round's. A batch of another step is never used."""
         super().check_upload(sender, message)
-        # All requests in the queue wait for one step, with the same rows.
-        other = self.state.queue.beside(self.index[sender])
-        if not message.batch or other is None or other.step != message.step:
-            return
-        if not np.array_equal(other.rows, message.rows[: message.batch]):
+        rows = len(message.rows)
+        if message.batch != rows or rows != self.walk.size(message.step):
             raise RemoteProtocolError(
-                sender, f"sent rows for step {other.step} that differ from the other parties' rows"
+                sender, f"sent a batch of {message.batch} among {rows} rows for step {message.step}"
             )
+        if message.step == self.state.round and not are_same(message.rows, self.walk.batch(message.step)):
+            raise RemoteProtocolError(sender, f"sent rows for step {message.step} that differ from the agreed walk")
 
     def request_of(self, party: int, message: Embeddings) -> QueuedRequest:
         """Return a request that keeps the values, since there is no table."""
@@ -87,25 +89,20 @@ class LockStepServer(Stepping[T], Generic[T]):
         return Batch(h, self.targets[rows])
 
     def concluded(self, taken: list[QueuedRequest]) -> None:
-        """Close a round."""
-        self.state.round = max(self.state.round, taken[0].step + 1)
-        self._leave_behind()
-
-    def _leave_behind(self) -> None:
-        """Tell the parties behind the newest step to skip to it."""
-        newest, behind = self.state.queue.leave_behind(self.state.round)
-        for request in behind:
-            self.send(self.names[request.party], Skip(newest))
+        """Close a round. A party that sent its batch again meanwhile is behind now."""
+        self.state.round += 1
+        for request in self.state.queue.empty():
+            self.send(self.names[request.party], Skip(self.state.round))
 
     def forget(self, peer: str) -> None:
         """Drop the party's requests, since the conversation restarted. A step in progress uses what the party sent."""
         self.state.queue.drop(self.index[peer])
 
     def validate(self) -> None:
-        """Raise LocalProtocolError unless all requests in the queue wait for one step that is not done."""
+        """Raise LocalProtocolError unless all requests in the queue are of the round."""
         super().validate()
         rounds = {request.step for request in self.state.queue}
-        if len(rounds) > 1 or any(step < self.state.round for step in rounds):
+        if rounds - {self.state.round}:
             raise LocalProtocolError(f"server: steps {sorted(rounds)} queued for round {self.state.round}")
 
 
@@ -113,4 +110,4 @@ class Server(LockStepServer[RoundState]):
     """The server of `sync`."""
 
     def __init__(self, setup: ServerSetup[SyncOptions]) -> None:
-        super().__init__(setup, RoundState())
+        super().__init__(setup, RoundState(), walk_of(setup.training, None))

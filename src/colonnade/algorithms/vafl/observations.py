@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from colonnade.algorithms.batches import Walk
+from colonnade.algorithms.batches import walk_of
 from colonnade.algorithms.observations import (
     GRADIENTS,
     Answer,
@@ -17,7 +17,7 @@ from colonnade.algorithms.vafl.config import VaflOptions
 from colonnade.algorithms.vafl.messages import Embeddings, FreshRequest, Gradient, Pace, Query, Skip
 from colonnade.protocol.messages import Message
 
-__all__ = ["OBSERVATIONS", "EmbeddingsPen", "read_answer", "read_upload", "walk_of"]
+__all__ = ["OBSERVATIONS", "EmbeddingsPen", "read_answer", "read_upload"]
 
 
 class EmbeddingsPen(Pen):
@@ -53,14 +53,8 @@ def read_answer(message: Message) -> Answer | None:
     return None
 
 
-def walk_of(training: Training, shared: bool, index: int, smallest: int = 1) -> Batches:
-    """Return one walk for all parties (`shared`), or the party's own: `protocol.batches`."""
-    path = ("batches",) if shared else ("batches", index)
-    return Walk(training.rows, training.batch_size, training.seed, *path, smallest=smallest)
-
-
 def _walk(training: Training, options: VaflOptions, index: int) -> Batches:
-    return walk_of(training, options.batches == "shared", index)
+    return walk_of(training, None if options.batches == "shared" else index)
 
 
 def _asking(options: VaflOptions) -> Asking:

@@ -2,7 +2,7 @@
 
 from typing import Generic, TypeVar
 
-from colonnade.algorithms.batches import Rows, Walk
+from colonnade.algorithms.batches import Rows, walk_of
 from colonnade.algorithms.chassis import on
 from colonnade.algorithms.method import PartySetup
 from colonnade.algorithms.vafl.config import VaflOptions
@@ -19,12 +19,6 @@ from colonnade.protocol.role import SERVER, Role
 __all__ = ["Party", "PipelinedParty", "party_of"]
 
 
-def _walk_of(setup: PartySetup[VaflOptions]) -> Walk:
-    training = setup.training
-    path = ("batches",) if setup.options.batches == "shared" else ("batches", setup.index)
-    return Walk(len(setup.train), training.batch_size, training.seed, *path)
-
-
 S = TypeVar("S", bound=TableWalkerState)
 
 
@@ -33,7 +27,8 @@ class _Walking(TableWalker[S], Generic[S]):
 
     def __init__(self, setup: PartySetup[VaflOptions], state: S) -> None:
         options, training = setup.options, setup.training
-        super().__init__(setup, state, _walk_of(setup), pause_s=options.pause_of(setup.index))
+        walk = walk_of(training, None if options.batches == "shared" else setup.index)
+        super().__init__(setup, state, walk, pause_s=options.pause_of(setup.index))
         self.extra = round(options.extra_rows * training.batch_size)
         self.shared, self.paced = options.batches == "shared", options.smaller_batches
         self.stride = Stride(training.batch_size, training.batch_size)

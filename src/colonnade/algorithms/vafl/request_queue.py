@@ -2,19 +2,16 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from itertools import islice
 
 import numpy as np
 
 from colonnade.algorithms.batches import Rows, is_rows
-from colonnade.algorithms.sane import LARGEST, are_sane
+from colonnade.algorithms.sane import LARGEST, are_sane, is_step
 from colonnade.algorithms.vafl.messages import Embeddings
 from colonnade.protocol.errors import RemoteProtocolError
 from colonnade.protocol.messages import Array
 
 __all__ = ["QueuedRequest", "RequestQueue", "check_upload"]
-
-STEPS = 2**40  # no run is that long; a party that claims it would mislead the others
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -41,7 +38,7 @@ def check_upload(sender: str, message: Embeddings, rows: int, width: int) -> Non
         raise RemoteProtocolError(sender, f"embeddings that are not finite, or beyond ±{LARGEST:g}")
     if not 0 <= message.batch <= len(message.rows):
         raise RemoteProtocolError(sender, f"a batch of {message.batch} among {len(message.rows)} rows")
-    if not 0 <= message.step < STEPS:
+    if not is_step(message.step):
         raise RemoteProtocolError(sender, f"embeddings of step {message.step}")
 
 
@@ -99,20 +96,7 @@ class RequestQueue:
                 break
         return list(first.values())
 
-    def beside(self, party: int) -> QueuedRequest | None:
-        """Return the first request of any other party."""
-        return next((request for request in self if request.party != party), None)
-
-    def leave_behind(self, step: int) -> tuple[int, list[QueuedRequest]]:
-        """For coordinated rounds, in which all parties wait for the same step.
-
-        Return the newest step, and remove and return the requests that are behind it.
-        """
-        ends = [request.step for request in (*islice(self, 1), *islice(reversed(self.waiting.values()), 1))]
-        newest = max([step, *ends])
-        if min(ends, default=newest) == newest:
-            return newest, []
-        behind = [request for request in self if request.step < newest]
-        for request in behind:
-            self.drop(request.party)
-        return newest, behind
+    def empty(self) -> list[QueuedRequest]:
+        """Remove and return all requests."""
+        waiting, self.waiting = self.waiting, {}
+        return list(waiting.values())

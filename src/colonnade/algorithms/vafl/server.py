@@ -9,6 +9,9 @@ The staleness of the uploader's own rows depends on `in_flight`:
 2, …    earlier batches may have stepped θ_m since the rows arrived. Their age counts from their arrival, as for all
         rows. The gradient is that of the embeddings as uploaded: D does not hold for them, since the party takes the
         gradient at the θ_m that made them
+
+The server checks what it knows of an upload: a batch follows the party's last one and has the rows of the agreed walk,
+the warm-up sends all rows once and in order, and fresh rows are those that the server asked for.
 """
 
 from dataclasses import dataclass, field
@@ -16,7 +19,7 @@ from typing import Generic, TypeVar
 
 import numpy as np
 
-from colonnade.algorithms.batches import Rows
+from colonnade.algorithms.batches import Rows, are_distinct, are_same, walk_of
 from colonnade.algorithms.chassis import PARTY, on
 from colonnade.algorithms.method import Options, ServerSetup
 from colonnade.algorithms.table_file import TablesInFiles
@@ -30,6 +33,8 @@ from colonnade.protocol.role import RoleSummary
 
 __all__ = ["Server", "TableServer", "TableState"]
 
+MOST_OWED = 8  # requests for fresh rows that a party may answer late: it was lost when the step went on without it
+
 
 @dataclass(slots=True, kw_only=True)
 class TableState(SteppingState):
@@ -37,6 +42,9 @@ class TableState(SteppingState):
 
     last: dict[int, QueuedRequest] = field(default_factory=dict)  # each party's last upload, for queries (†)
     asked: dict[str, int] = field(default_factory=dict)  # parties asked for fresh rows → request number
+    owed: dict[str, dict[int, Rows]] = field(default_factory=dict)  # fresh rows that have not come, by request
+    steps: dict[int, int] = field(default_factory=dict)  # of each party's newest batch in this conversation
+    warmed: dict[int, int] = field(default_factory=dict)  # rows of each party's warm-up in this conversation
     requests: int = 0
     fresh_rows: int = 0  # rows asked for because of D
 
@@ -48,11 +56,12 @@ class TableServer(TablesInFiles, Stepping[T], Generic[T]):
     """Holds θ_0, the labels and the table."""
 
     def __init__(
-        self, setup: ServerSetup[Options], state: T, *, t: int, max_delay: int | None, everyone: bool,
+        self, setup: ServerSetup[Options], state: T, *, t: int, max_delay: int | None, everyone: bool, warm: bool,
         fill: bool = False,
     ) -> None:  # fmt: skip
         super().__init__(setup, state, everyone=everyone)
         self.t, self.max_delay, self.pipelined = t, max_delay, state.queue.most > 1
+        self.warm = warm
         self.table = setup.tables.to_train(self.rows, setup.widths, fill)
         if setup.absent is not None:
             self.table.mark_absent(setup.absent[0])
@@ -67,9 +76,64 @@ class TableServer(TablesInFiles, Stepping[T], Generic[T]):
         if message.request:
             return self._fresh(sender, message.request)
         if message.batch:
+            s.steps[party] = message.step
             s.last[party] = request = self.request_of(party, message)
             s.queue.add(request)
+        else:
+            s.warmed[party] = s.warmed.get(party, 0) + len(message.rows)
         self.advance()
+
+    def check_upload(self, sender: str, message: Embeddings) -> None:
+        """Also raise RemoteProtocolError for rows that are not the party's next ones."""
+        super().check_upload(sender, message)
+        if message.request:
+            self._check_fresh(sender, message)
+        elif message.batch:
+            self._check_step(sender, message.step)
+            self.check_batch(sender, message)
+        else:
+            self._check_warm_up(sender, message.rows)
+
+    def check_batch(self, sender: str, message: Embeddings) -> None:
+        """Raise RemoteProtocolError for a batch whose rows are not the agreed ones.
+
+        Here the rows are not known: a batch has at most the agreed number of rows, and none twice.
+        """
+        rows, most = message.rows, self.most_rows
+        if message.batch != len(rows) or len(rows) > most:
+            raise RemoteProtocolError(
+                sender, f"sent a batch of {message.batch} among {len(rows)} rows; {most} is the most"
+            )
+        if not are_distinct(rows):
+            raise RemoteProtocolError(sender, f"sent a row twice in the batch of step {message.step}")
+
+    @property
+    def most_rows(self) -> int:
+        """The largest batch that a party may send."""
+        return self.training.batch_size
+
+    def _check_step(self, sender: str, step: int) -> None:
+        """A party's batches are consecutive steps. After a reset, some of those in flight may have their answers."""
+        last = self.state.steps.get(self.index[sender])
+        if last is not None and not last < step <= last + self.state.queue.most:
+            raise RemoteProtocolError(sender, f"sent the batch of step {step} after that of step {last}")
+
+    def _check_fresh(self, sender: str, message: Embeddings) -> None:
+        owed = self.state.owed.get(sender, {}).get(message.request)
+        if message.batch or owed is None:
+            raise RemoteProtocolError(
+                sender, f"answers request {message.request}, which it was not asked or has answered"
+            )
+        if not are_same(message.rows, owed):
+            raise RemoteProtocolError(sender, f"sent rows that differ from those of request {message.request}")
+
+    def _check_warm_up(self, sender: str, rows: Rows) -> None:
+        party = self.index[sender]
+        begun, done = party in self.state.steps, self.state.warmed.get(party, 0)
+        if not self.warm or begun or not len(rows):
+            raise RemoteProtocolError(sender, f"sent {len(rows)} rows without a batch, although no warm-up is due")
+        if not are_same(rows, np.arange(done, done + len(rows), dtype=np.int32)):
+            raise RemoteProtocolError(sender, f"sent rows of the warm-up that do not follow the first {done}")
 
     @on(Query, PARTY)
     def query(self, sender: str, message: Query) -> None:
@@ -146,6 +210,10 @@ class TableServer(TablesInFiles, Stepping[T], Generic[T]):
         if len(stale):
             s.requests += 1
             s.asked[name] = s.requests
+            owed = s.owed.setdefault(name, {})
+            owed[s.requests] = stale
+            if len(owed) > MOST_OWED:
+                del owed[next(iter(owed))]
             s.fresh_rows += len(stale)
             self.send(name, FreshRequest(s.requests, stale))
 
@@ -163,6 +231,7 @@ class TableServer(TablesInFiles, Stepping[T], Generic[T]):
 
     def _fresh(self, sender: str, request: int) -> None:
         """Handle requested rows. If the server has given the party up as lost, the step already went on without it."""
+        del self.state.owed[sender][request]
         if self.state.asked.get(sender) == request:
             self._answered(sender)
 
@@ -185,7 +254,9 @@ class TableServer(TablesInFiles, Stepping[T], Generic[T]):
         # DEVIATION: the paper's parties never forget. None is sent back: one that forgot continues from its own state.
         s, party = self.state, self.index[peer]
         s.queue.drop(party)
-        s.last.pop(party, None)
+        for known in (s.last, s.steps, s.warmed):
+            known.pop(party, None)
+        s.owed.pop(peer, None)
         if s.asked.pop(peer, None) is not None:
             assert self.max_delay is not None
             self._ask(peer, self._rows_taken(), self.max_delay)
@@ -195,6 +266,10 @@ class TableServer(TablesInFiles, Stepping[T], Generic[T]):
     def waits_for(self) -> list[str]:
         """Name the parties that the next step still needs, for display."""
         return list(self.state.asked) or super().waits_for()
+
+    def awaited(self) -> str:
+        """Say what the next step needs."""
+        return f"fresh rows for update {self.k + 1}" if self.state.asked else super().awaited()
 
     def validate(self) -> None:
         """Raise LocalProtocolError if an invariant between two events is broken."""
@@ -215,8 +290,12 @@ class Server(TableServer[TableState]):
         options = setup.options
         t, everyone = options.threshold(len(setup.parties)), options.on_lost == "wait"
         state, fill = TableState(queue=RequestQueue(options.in_flight)), options.table == "mean"
-        super().__init__(setup, state, t=t, max_delay=options.max_delay, everyone=everyone, fill=fill)
+        warm = options.table == "warm"
+        super().__init__(setup, state, t=t, max_delay=options.max_delay, everyone=everyone, warm=warm, fill=fill)
         self.paces = Paces(setup.parties) if options.smaller_batches else None
+        self.shared, self.extra = options.batches == "shared", round(options.extra_rows * setup.training.batch_size)
+        common = walk_of(setup.training, None)
+        self.walks = tuple(common if self.shared else walk_of(setup.training, m) for m in range(len(setup.parties)))
 
     def embeddings(self, sender: str, message: Embeddings) -> None:
         """Alg. 1 l. 8; with `smaller_batches`, also measure the party's pace."""
@@ -225,6 +304,23 @@ class Server(TableServer[TableState]):
             size = self.paces.measure(self.index[sender], message.batch, self.now, self.training.batch_size)
             if size is not None:
                 self.send(sender, Pace(size))
+
+    def check_batch(self, sender: str, message: Embeddings) -> None:
+        """Compare the rows with those of the walk.
+
+        With `smaller_batches` the step does not tell the place in the walk, because sizes have changed on the way.
+        """
+        if self.paces is not None:
+            return super().check_batch(sender, message)
+        step, batch, walk = message.step, message.batch, self.walks[self.index[sender]]
+        if not are_same(message.rows[:batch], walk.batch(step)):
+            raise RemoteProtocolError(sender, f"sent rows for step {step} that differ from the agreed walk")
+        if len(message.rows) > batch:
+            ahead = walk.following if self.shared else walk.opposite
+            if not self.extra or not are_same(message.rows[batch:], ahead(step, self.extra)):
+                raise RemoteProtocolError(
+                    sender, f"sent further rows with step {step} that differ from the agreed ones"
+                )
 
     def lost(self, peer: str) -> None:
         """Exclude the party's absence from its pace."""

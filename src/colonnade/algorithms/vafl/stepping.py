@@ -146,6 +146,10 @@ class Stepping(Coordinator[T], Generic[T]):
         names = self.here() or self.names  # if no party is present, any would do
         return [name for name in names if self.index[name] not in have]
 
+    def awaited(self) -> str:
+        """Say what the next step needs."""
+        return f"an upload for update {self.k + 1}"
+
     def validate(self) -> None:
         """Raise LocalProtocolError if an invariant between two events is broken."""
         if self.state.working and not self.state.taken:

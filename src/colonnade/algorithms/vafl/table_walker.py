@@ -7,7 +7,7 @@ from typing import Generic, Self, TypeVar
 
 import numpy as np
 
-from colonnade.algorithms.batches import Rows, Walk, is_rows, rows_per_message
+from colonnade.algorithms.batches import Rows, Walk, are_distinct, is_rows, rows_per_message
 from colonnade.algorithms.chassis import on, timer
 from colonnade.algorithms.method import Options, PartySetup
 from colonnade.algorithms.vafl.messages import Embed, Embedded, Embeddings, FreshRequest
@@ -18,6 +18,8 @@ from colonnade.protocol.role import SERVER
 from colonnade.protocol.seeds import generator
 
 __all__ = ["TableWalker", "TableWalkerState"]
+
+MOST_ANSWERS = 64  # requests of the server in computation: an honest server waits for each answer
 
 
 @dataclass(slots=True, kw_only=True)
@@ -116,6 +118,9 @@ class TableWalker(Walker[T], Generic[T]):
         s, rows = self.state, message.rows
         if not is_rows(rows, len(self.x)):
             raise RemoteProtocolError(sender, f"asks for row numbers outside 0..{len(self.x) - 1}")
+        if not len(rows) or not are_distinct(rows) or message.request < 1 or len(s.answers) >= MOST_ANSWERS:
+            asked = f"request {message.request} for {len(rows)} rows, with {len(s.answers)} unanswered"
+            raise RemoteProtocolError(sender, f"makes a request that cannot be: {asked}")
         s.asides += 1
         s.answers[self._renew("answer", "fresh rows", rows, s.asides, aside=True)] = (message.request, rows)
 

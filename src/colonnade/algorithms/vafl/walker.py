@@ -15,7 +15,7 @@ from colonnade.algorithms.chassis import Member, MemberState, done, done_blind, 
 from colonnade.algorithms.chassis.member import Reads
 from colonnade.algorithms.method import Options, PartySetup
 from colonnade.algorithms.networks import party_rate
-from colonnade.algorithms.sane import LARGEST, are_sane
+from colonnade.algorithms.sane import LARGEST, are_sane, is_finite, is_step
 from colonnade.algorithms.vafl.messages import (
     Embed,
     Embedded,
@@ -291,7 +291,9 @@ class FirstOrder(Walker[W], Generic[W]):
         if values.shape != (rows, self.width) or values.dtype != np.float32:
             cause = f"gradient of shape {values.shape} for {rows} rows, expected width {self.width} float32"
             raise RemoteProtocolError(sender, cause)
-        if message.update < 0:
+        if not is_finite(values):
+            raise RemoteProtocolError(sender, "gradient that is not finite")
+        if not is_step(message.update):
             raise RemoteProtocolError(sender, f"gradient of update {message.update}")
 
     def descend(self, update: int, step: int, rows: Rows, x: Array, values: Array, draw: int) -> None:

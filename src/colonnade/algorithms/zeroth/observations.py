@@ -4,10 +4,11 @@ from dataclasses import replace
 
 import msgspec
 
+from colonnade.algorithms.batches import walk_of
 from colonnade.algorithms.observations import LOSSES, Answer, Asking, Batches, Experiment, Observations, Upload
 from colonnade.algorithms.training import Training
 from colonnade.algorithms.vafl.messages import Embeddings, FreshRequest, Skip
-from colonnade.algorithms.vafl.observations import EmbeddingsPen, walk_of
+from colonnade.algorithms.vafl.observations import EmbeddingsPen
 from colonnade.algorithms.zeroth.config import SynZooOptions, TableOptions, ZerothOptions, ZooOptions
 from colonnade.algorithms.zeroth.messages import Losses, Probe
 from colonnade.algorithms.zeroth.server import Probing
@@ -77,7 +78,7 @@ def _mean(message: Message) -> Message:
 
 
 def _walk(training: Training, options: TableOptions, index: int) -> Batches:
-    return walk_of(training, options.batches == "shared", index, options.min_batch)
+    return walk_of(training, None if options.batches == "shared" else index, options.min_batch)
 
 
 def _asking(options: TableOptions) -> Asking:
@@ -85,7 +86,7 @@ def _asking(options: TableOptions) -> Asking:
 
 
 def _walk_of_all(training: Training, options: SynZooOptions, index: int) -> Batches:
-    return walk_of(training, True, index, options.min_batch)
+    return walk_of(training, None, options.min_batch)
 
 
 def _asking_all(options: SynZooOptions) -> Asking:

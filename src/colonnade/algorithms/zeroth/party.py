@@ -8,10 +8,11 @@ from typing import Any, Generic, TypeVar
 
 import numpy as np
 
-from colonnade.algorithms.batches import Walk
+from colonnade.algorithms.batches import walk_of
 from colonnade.algorithms.chassis import done, job, on
-from colonnade.algorithms.lockstep.party import LockStepWalker, LockStepWalkerState, common_walk
+from colonnade.algorithms.lockstep.party import LockStepWalker, LockStepWalkerState
 from colonnade.algorithms.method import Options, PartySetup
+from colonnade.algorithms.sane import is_step
 from colonnade.algorithms.vafl.messages import Refined
 from colonnade.algorithms.vafl.table_walker import TableWalker, TableWalkerState
 from colonnade.algorithms.vafl.walker import FORWARD_SHARE, Walker, WalkerState
@@ -124,7 +125,7 @@ class Estimating(Walker[W], Generic[W]):
         expected, values = (1 + self.options.directions,), message.values
         if values.shape != expected or values.dtype != np.float64 or not np.isfinite(values).all():
             raise RemoteProtocolError(sender, f"losses of shape {values.shape}, expected {expected} finite float64")
-        if message.update < 0:
+        if not is_step(message.update):
             raise RemoteProtocolError(sender, f"losses of update {message.update}")
         self.state.busy, self.state.k = True, message.update
         self.work("refine", 0.0, Estimate(self.drawn.seed, values[1:] - values[0]))
@@ -144,9 +145,8 @@ class TableParty(Estimating[TableWalkerState], TableWalker[TableWalkerState]):
     """The party of `cascaded`, `zoo` and `frozen`."""
 
     def __init__(self, setup: PartySetup[TableOptions]) -> None:
-        options, training = setup.options, setup.training
-        path = ("batches",) if options.batches == "shared" else ("batches", setup.index)
-        walk = Walk(len(setup.train), training.batch_size, training.seed, *path, smallest=options.min_batch)
+        options = setup.options
+        walk = walk_of(setup.training, None if options.batches == "shared" else setup.index, options.min_batch)
         state = TableWalkerState.of(setup, warm=options.table == "warm")
         super().__init__(setup, state, walk, pause_s=options.pause_of(setup.index))
         self.begin_estimating(options)
@@ -156,5 +156,5 @@ class LockStepParty(Estimating[LockStepWalkerState], LockStepWalker[LockStepWalk
     """The party of `syn-zoo`."""
 
     def __init__(self, setup: PartySetup[SynZooOptions]) -> None:
-        super().__init__(setup, LockStepWalkerState(), common_walk(setup, setup.options.min_batch))
+        super().__init__(setup, LockStepWalkerState(), walk_of(setup.training, None, setup.options.min_batch))
         self.begin_estimating(setup.options)

@@ -13,6 +13,7 @@ from typing import Any, Generic, TypeVar
 import msgspec
 import numpy as np
 
+from colonnade.algorithms.batches import walk_of
 from colonnade.algorithms.chassis import done, job
 from colonnade.algorithms.encoding import arrived
 from colonnade.algorithms.lockstep.server import LockStepServer, RoundState
@@ -226,13 +227,25 @@ class TableProbing(Probing[TableState], TableServer[TableState]):
     def __init__(self, setup: ServerSetup[TableOptions]) -> None:
         options, state = setup.options, TableState()
         t, everyone = options.threshold(len(setup.parties)), options.on_lost == "wait"
-        super().__init__(setup, state, t=t, max_delay=options.max_delay, everyone=everyone)
+        warm = options.table == "warm"
+        super().__init__(setup, state, t=t, max_delay=options.max_delay, everyone=everyone, warm=warm)
         self.begin_probing(options)
+
+    def check_batch(self, sender: str, message: Embeddings) -> None:
+        """Raise RemoteProtocolError for more rows than a batch of the walk has. The rules decide about the rows."""
+        rows, most = len(message.rows), self.most_rows
+        if message.batch != rows or (self.rules and rows > most):
+            raise RemoteProtocolError(sender, f"sent a batch of {message.batch} among {rows} rows; {most} is the most")
+
+    @property
+    def most_rows(self) -> int:
+        """The largest batch: a remainder that is too small joins the last one of an epoch."""
+        return self.training.batch_size + self.options.min_batch - 1
 
 
 class LockStepProbing(Probing[RoundState], LockStepServer[RoundState]):
     """The server of `syn-zoo`."""
 
     def __init__(self, setup: ServerSetup[SynZooOptions]) -> None:
-        super().__init__(setup, RoundState())
+        super().__init__(setup, RoundState(), walk_of(setup.training, None, setup.options.min_batch))
         self.begin_probing(setup.options)

@@ -36,6 +36,7 @@ from colonnade.drivers.processes.wire import (
     control,
     open_envelope,
     read_control,
+    shortened,
 )
 from colonnade.protocol.errors import ColonnadeError, ConfigError, RemoteProtocolError
 
@@ -49,8 +50,8 @@ class ServerGone(ColonnadeError):
     """The server could not be reached for longer than `give_up_s`."""
 
 
-class RefusedForGood(RemoteProtocolError):
-    """The server does not admit this party, and will not later."""
+class FinalRefusal(RemoteProtocolError):
+    """The server does not admit this party, and trying again is useless."""
 
 
 class NotYet(Exception):
@@ -124,7 +125,7 @@ class Dialler:
                 if cause == NOT_OURS:
                     self._certificate = b""  # the server may have a new one: fetch it at the next try
                 return cause
-            except RefusedForGood:
+            except FinalRefusal:
                 raise
             except RemoteProtocolError as error:
                 if not self._node.forgiving:
@@ -163,11 +164,26 @@ class Dialler:
             switchboard.connected(stream, welcome.run)
         try:
             return await until_it_ends(stream, self._read(call, stream))
+        except FinalRefusal:
+            raise
+        except RemoteProtocolError as error:
+            return await self._refuse(call, error)
         finally:
             server.stream = None
             node.jobs.lane.lose_clock()
             if switchboard is not None:
                 switchboard.disconnected()
+
+    async def _refuse(self, call: Any, error: RemoteProtocolError) -> str:
+        """Tell the server why its message was not taken; raises if the server was refused too often."""
+        given_up = self._node.refuse(self._server, error.cause)
+        with contextlib.suppress(TimeoutError, *BROKEN):
+            async with asyncio.timeout(FAREWELL_S):
+                await call.write(control(Kind.REFUSAL, Refusal(shortened(error.cause), bool(given_up))))
+        await _until_it_hangs_up(call)
+        if given_up:
+            raise RemoteProtocolError(SERVER_NAME, given_up)
+        return f"refused a message: {shortened(error.cause)}"
 
     async def _read(self, call: Any, stream: Stream) -> str:
         while True:
@@ -182,7 +198,7 @@ class Dialler:
             elif kind == Kind.REFUSAL:
                 refusal = read_control(open_envelope(data, SERVER_NAME), Kind.REFUSAL, Refusal, SERVER_NAME)
                 _raise_if_final(refusal)
-                return refusal.cause
+                return f"the server refused a message: {shortened(refusal.cause)}"
             elif kind == Kind.END:
                 self.end = read_control(open_envelope(data, SERVER_NAME), Kind.END, End, SERVER_NAME)
                 stream.finish(control(Kind.BYE, self._farewell(self.end)))  # in its turn: never two writes at once
@@ -201,7 +217,7 @@ class Dialler:
 
 
 async def _until_it_hangs_up(call: Any) -> None:
-    """Wait until the server has our BYE and closes the call; cancelling the call earlier would discard the BYE."""
+    """Wait until the server has our last frame and closes the call. Cancelling the call earlier would discard it."""
     with contextlib.suppress(TimeoutError, *BROKEN):
         async with asyncio.timeout(FAREWELL_S):
             while await call.read() is not grpc.aio.EOF:
@@ -210,7 +226,7 @@ async def _until_it_hangs_up(call: Any) -> None:
 
 def _raise_if_final(refusal: Refusal) -> None:
     if refusal.final:
-        raise RefusedForGood(SERVER_NAME, f"refused this party: {refusal.cause}")
+        raise FinalRefusal(SERVER_NAME, f"refused this party: {refusal.cause}")
 
 
 def open_channel(identity: Identity, address: str, limits: Any, pinned: bytes = b"") -> Any:

@@ -18,6 +18,7 @@ class Limits:
     max_queue_mb: float = 128.0  # of such messages; at least two messages of the largest size
     max_log_mb: float = 32.0  # above this size of the journal the node writes a checkpoint
     checkpoint_s: float = 30.0
+    max_refusals: int = 8  # messages of one peer that the role refuses within ten minutes, until the peer is given up
     handshake_s: float = 10.0  # from the connection to a member's call, and from the call to its HELLO
     max_calls: int = 8  # at the same time, of one member, and of all callers that are not members together
     max_joins: int = 120  # of one party in a minute

@@ -25,6 +25,8 @@ _PARTY = {
     "bytes_eval": "Bytes of evaluation, both ways.",
     "last_seen_s": "Seconds since the party's last message.",
     "remarks": "Remarks of the method on the party since the server started, e.g. on wrong answers.",
+    "owed_s": "Seconds for which it has owed the run the same thing.",
+    "refused": "Its messages that were refused since the server started.",
 }
 
 

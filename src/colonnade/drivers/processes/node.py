@@ -41,7 +41,9 @@ from colonnade.protocol.codec import Codec
 from colonnade.protocol.errors import (
     CheckpointError,
     DamagedFile,
+    DataError,
     LocalProtocolError,
+    PartyDiverged,
     RemoteProtocolError,
     TrainingDiverged,
 )
@@ -103,7 +105,7 @@ class Keeper:
 class Node:
     """Runs one role until it finishes or is stopped."""
 
-    forgiving: ClassVar[bool] = False  # whether the party connects again after a frame that it cannot read
+    forgiving: ClassVar[bool] = False  # whether it only drops what the server should not have sent
 
     def __init__(
         self,
@@ -276,8 +278,23 @@ class Node:
             self._handle(record)
         except RemoteProtocolError:
             pass  # it was refused at that time, too
+        except PartyDiverged as error:
+            self._try_again(error.peer, error)
+        except DataError as error:
+            if not isinstance(record.event, Received):
+                raise
+            self._try_again(record.event.sender, error)
         except TrainingDiverged as error:
             self.fail(error)
+
+    def _try_again(self, peer: str, error: Exception) -> None:
+        """Continue after an error whose cause may lie with a peer, or may be mended by now.
+
+        It ended this process, and the operator has started it again. The conversation restarts, so that both sides say
+        again what they have to say. If the cause is still there, the error comes again.
+        """
+        self.log.warning("an earlier start ended here: trying again", cause=str(error))
+        self.peers[peer].conversation.give_up()
 
     def checkpoint(self) -> None:
         """Write a checkpoint and begin a journal. A kill in between leaves files that belong together."""
@@ -406,10 +423,31 @@ class Node:
         fields = {"reset": reset, "known": known}
         self._changes.info("joined", peer=peer.name, **{name: value for name, value in fields.items() if value})
 
-    def lost(self, peer: Peer) -> None:
-        """Tell the role that the peer has been silent for too long."""
-        self.log.warning("lost", peer=peer.name, silent_s=round(peer.silent_s(), 1))
+    def lost(self, peer: Peer, cause: str = "") -> None:
+        """Tell the role that the peer is gone: for this cause, or because it has been silent for too long."""
+        why = {"cause": cause} if cause else {"silent_s": round(peer.silent_s(), 1)}
+        self.log.warning("lost", peer=peer.name, **why)
         self._give(Record(self.clock(), PeerLost(peer.name)))
+
+    def refuse(self, peer: Peer, cause: str) -> str:
+        """Restart the conversation with a peer that sent something wrong. The message counts as not taken.
+
+        Returns the reason if this was once too often: the peer is then given up as lost, and may not join again.
+        """
+        peer.conversation.give_up()  # if the role refused a message, `_handle` did this already
+        if not peer.standing.refuse(cause, self.limits.max_refusals):
+            return ""
+        if peer.present:
+            self.lost(peer, peer.standing.given_up)
+        return peer.standing.given_up
+
+    def overdue(self, peer: Peer, what: str, owed_s: float) -> None:
+        """Give up a peer that is connected, but has owed something for too long."""
+        cause = peer.standing.overdue(what, owed_s, self.limits.give_up_s)
+        if peer.stream is not None:
+            peer.stream.drop(cause)
+        if peer.present:
+            self.lost(peer, cause)
 
     def _work_done(self, work: Work, result: Payload) -> None:
         self._give(Record(self.clock(), WorkDone(work.token, result)))
@@ -468,7 +506,15 @@ class Node:
         start = time.monotonic()
         header = self._take_note(record)
         self.trace.add(record.now, 0, self.trace.events, 0, 0, record.size, header)
-        for effect in self.role.handle(event, record.now):
+        try:
+            effects = self.role.handle(event, record.now)
+        except RemoteProtocolError:
+            if isinstance(event, Received):
+                peer = self.peers[event.sender]
+                if peer.far or not self.forgiving:
+                    peer.conversation.give_up()  # here, so that a replay does the same
+            raise
+        for effect in effects:
             self._perform(effect)
         seconds = time.monotonic() - start
         if seconds > SLOW_HANDLER_S and self._loop is not None:

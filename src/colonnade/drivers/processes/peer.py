@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 from colonnade.drivers.processes.conversation import Conversation
+from colonnade.drivers.processes.standing import Standing
 from colonnade.drivers.processes.wire import Kind, acknowledge, open_envelope, seal_envelope
 from colonnade.protocol.errors import RemoteProtocolError
 
@@ -55,6 +56,7 @@ class Peer:
         self.stream: Carrier | None = None
         self.met = False  # since this process started
         self.last_heard = time.monotonic()
+        self.standing = Standing()
         self.messages_in = self.messages_out = self.bytes_in = self.bytes_out = self.bytes_evaluation = 0
         self._recent: deque[float] = deque(maxlen=10_000)  # arrival times of messages, for the rate
 
@@ -176,6 +178,9 @@ class Stream:
                 self._taking = True
                 try:
                     self._node.received(peer, envelope.sequence, envelope.body, envelope.evaluation)
+                except RemoteProtocolError as error:
+                    self.drop(error.cause)  # nothing more may be written: the conversation restarts with new numbers
+                    raise
                 finally:
                     self._taking = False
                 self._wanted = self._next <= conversation.sent  # the window may have opened, too

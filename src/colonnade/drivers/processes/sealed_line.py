@@ -3,13 +3,15 @@
     opening, answer    both agree on a session (see `session_agreement`); the party whose name sorts first opens
     HELLO, WELCOME     sealed: the opener's position, the answerer's decision; a HELLO of the answerer asks for one
     MESSAGE, ACK       sealed: the same frames as on a stream to the server
+    REFUSAL            sealed: why the role did not take a message; both then start a new conversation
 
 A line starts again whenever one of the two connects to the server again. It does not rely on the relay. A party that
 misses a message, or waits too long for an acknowledgement, makes both exchange positions again (`_mend`). They continue
 from there and seal everything again.
 
 A frame that does not open may come from the relay: the line drops and counts it. A frame that opens is the peer's. If
-its content is malformed, the line stays shut until the peer connects again. Other lines are not affected.
+its content is malformed, the line stays shut until the peer connects again. If the role refused too many messages, the
+line stays shut for good. Other lines are not affected.
 """
 
 import asyncio
@@ -29,13 +31,14 @@ from colonnade.drivers.processes.wire import (
     Envelope,
     Kind,
     Position,
+    Refusal,
     Welcome,
     acknowledge,
     open_envelope,
     read_control,
     seal_envelope,
 )
-from colonnade.protocol.errors import RemoteProtocolError
+from colonnade.protocol.errors import CodecError, RemoteProtocolError
 
 if TYPE_CHECKING:
     from colonnade.drivers.processes.node import Node
@@ -78,7 +81,7 @@ class SealedLine:
     def reach(self) -> None:
         """Start the line: the peer can be reached, and one of the two has a new connection."""
         self.leave()
-        if self.agreement.opens:
+        if self.agreement.opens and not self._shut:
             self._open()
 
     def leave(self) -> None:
@@ -87,7 +90,7 @@ class SealedLine:
         self._stop_trying()
         self.agreement.forget()
         self._words.clear()
-        self._pause, self._shut = FIRST_PAUSE_S, False
+        self._pause, self._shut = FIRST_PAUSE_S, bool(self._peer.standing.given_up)
 
     def take(self, content: memoryview) -> None:
         """Take a frame that arrived in the peer's name; raises RemoteProtocolError if it does not open."""
@@ -207,6 +210,8 @@ class SealedLine:
         elif envelope.kind == Kind.WELCOME and self.agreement.opens:
             if envelope.sequence == self._greetings and not self.stands:
                 self._welcomed(read_control(envelope, Kind.WELCOME, Welcome, self._peer.name))
+        elif envelope.kind == Kind.REFUSAL:
+            self._switchboard.refused_by(self.name, read_control(envelope, Kind.REFUSAL, Refusal, self.name).cause)
         elif envelope.kind not in (Kind.MESSAGE, Kind.ACK):
             raise RemoteProtocolError(self._peer.name, f"{Kind(envelope.kind).name} on a sealed line")
         elif self.stands:
@@ -277,13 +282,24 @@ class SealedLine:
             self._plan_ack()
 
     def _receive(self, envelope: Envelope) -> None:
-        before = self._peer.conversation.received
         try:
             self._node.received(self._peer, envelope.sequence, envelope.body, envelope.evaluation)
+        except CodecError:
+            raise  # it cannot be decoded, however often it comes
         except RemoteProtocolError as error:
-            if self._peer.conversation.received == before:
-                raise  # it cannot be decoded, however often it comes
-            self._switchboard.refused(error)  # the role refused it and need not see it again
+            self._refuse(error)
+
+    def _refuse(self, error: RemoteProtocolError) -> None:
+        """Tell the peer why the role did not take its message, and start a new conversation."""
+        given_up = self._node.refuse(self._peer, error.cause)
+        self._switchboard.refused(error)
+        refusal = msgspec.msgpack.encode(Refusal(given_up or error.cause, bool(given_up)))
+        self._close()
+        self._say(self.agreement.session, seal_envelope(Kind.REFUSAL, 0, 0, refusal))
+        if given_up:
+            self._shut = True
+        else:
+            self._mend()
 
     def _arrived(self, acknowledged: int) -> None:
         landed = 0

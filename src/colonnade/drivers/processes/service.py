@@ -2,9 +2,11 @@
 
 Parties connect to the server, so this is the only open port. TLS refuses a caller without a certificate of the
 federation. This module then checks the list of parties, the pinned fingerprint and the handshake. A refusal ends the
-connection, is logged once, and is answered more slowly each time. Calls, joins and connections are limited (see
-`Limits`); what goes beyond a limit is counted in `Node.refused`. Callers that are not members share no limit with
-members, and the server reads nothing that they send.
+connection, is logged once, and is answered more slowly each time. If the role refuses a message, the party is told why
+and connects again with a new conversation, until it was refused too often (see `standing`).
+
+Calls, joins and connections are limited (see `Limits`); what goes beyond a limit is counted in `Node.refused`. Callers
+that are not members share no limit with members, and the server reads nothing that they send.
 """
 
 import asyncio
@@ -38,6 +40,7 @@ from colonnade.drivers.processes.wire import (
     control,
     open_envelope,
     read_control,
+    shortened,
 )
 from colonnade.protocol.errors import ConfigError, RemoteProtocolError
 from colonnade.protocol.quota import MINUTE_S, Bucket, take_from_all
@@ -60,7 +63,6 @@ FAREWELL_S = 5.0
 MAX_ABSENT_S = 10.0  # extra time for parties that are away at the end
 REFUSAL_DELAYS_S = (0.0, 0.2, 0.5, 1.0, 2.0, 5.0)  # by refusals of the same peer within a minute
 MAX_DELAYED = 64
-MAX_CAUSE = 500  # characters of a cause, which a guest may choose
 MAX_GUESTS = 1000
 MAX_NAME = 255  # characters of a name in a certificate
 TOO_MANY = "too many calls at the same time"
@@ -99,7 +101,7 @@ class Refused(Exception):
 
     def __init__(self, cause: str, final: bool = True, waited: bool = False) -> None:
         super().__init__(cause)
-        self.cause = cause if len(cause) <= MAX_CAUSE else f"{cause[:MAX_CAUSE]}…"
+        self.cause = shortened(cause)
         self.final, self.waited = final, waited
 
 
@@ -178,7 +180,8 @@ class Service:
     async def stop(self, end: End) -> None:
         """Send END to the parties that are here or come back soon, wait for their BYEs, and close."""
         self._end = control(Kind.END, end)
-        met = [peer for peer in self._node.peers.values() if peer.conversation.number != NEVER_MET]
+        known = [peer for peer in self._node.peers.values() if not peer.standing.given_up]
+        met = [peer for peer in known if peer.conversation.number != NEVER_MET]
         told = {peer.name for peer in met} | set(self._at_door)
         self._all_came.set()  # wake the waiting parties, which then get END
         for peer in met:
@@ -249,8 +252,8 @@ class Service:
             return  # without an answer: such a caller must not keep others out
         try:
             peer = self._known(name, context)
-            self._admits_join(peer)
             hello = await self._hello(name, context)
+            self._admits_join(peer)
             await self._admit(peer, hello)
             await self._converse(peer, hello, context)
         except Refused as refusal:
@@ -278,6 +281,10 @@ class Service:
         if pinned is not None and pinned != _fingerprint(context):
             self._node.refused["strangers"] += 1
             raise Refused(f"the certificate of {name!r} is not the one in the list of members")
+        if peer.standing.given_up:
+            raise Refused(peer.standing.given_up)
+        if self._end is None and (cause := peer.standing.kept_out()):
+            raise Refused(cause, final=False)  # at the end it may come in and hear of it
         return peer
 
     async def _hello(self, name: str, context: Any) -> Hello:
@@ -344,6 +351,9 @@ class Service:
             if self.relay is not None:
                 self.relay.connected(peer.name, stream)
             cause = await until_it_ends(stream, self._read(peer, stream, context))
+        except RemoteProtocolError as error:
+            given_up = node.refuse(peer, error.cause)
+            raise Refused(given_up or error.cause, final=bool(given_up)) from None
         finally:
             if self.relay is not None:
                 self.relay.disconnected(peer.name)
@@ -365,6 +375,9 @@ class Service:
                 return "goodbye"
             elif kind == Kind.RELAY and self.relay is not None:
                 self.relay.forward(peer.name, open_envelope(data, peer.name).body)
+            elif kind == Kind.REFUSAL:
+                refusal = read_control(open_envelope(data, peer.name), Kind.REFUSAL, Refusal, peer.name)
+                return f"it refused a message: {shortened(refusal.cause)}"
             elif kind != Kind.ACK:
                 raise RemoteProtocolError(peer.name, f"unexpected frame of kind {Kind(kind).name}")
 
@@ -418,10 +431,10 @@ async def until_it_ends(stream: Stream, reading: Any) -> str:
     reader, writer = asyncio.ensure_future(reading), asyncio.ensure_future(stream.write_queue())
     try:
         await asyncio.wait({reader, writer, stream.dropped}, return_when=asyncio.FIRST_COMPLETED)
+        if reader.done():
+            return str(reader.result())  # raises if the peer sent something wrong
         if stream.dropped.done():
             return stream.dropped.result()
-        if reader.done():
-            return str(reader.result())
         writer.result()
         return "nothing more to write"
     except BROKEN:

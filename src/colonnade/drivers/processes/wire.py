@@ -6,7 +6,7 @@
     MESSAGE     both ways: a role's message, numbered; the body is a frame of the codec; 1 if sent for evaluation
     ACK         both ways: the newest message that the journal holds; also the heartbeat
     END, BYE    server → party: training is over; party → server: a summary, and goodbye
-    REFUSAL     server → party: the reason, and whether to try again
+    REFUSAL     both ways: why a HELLO or a message was not accepted, and whether to try again
     RELAY       party → server → party: a name (first the receiver's, then the sender's) and sealed content
     PRESENCE    server → party: which parties are connected; only if parties talk to each other
 
@@ -47,10 +47,12 @@ __all__ = [
     "relay",
     "seal_envelope",
     "seal_message",
+    "shortened",
 ]
 
-PROTOCOL = 5  # version of this file; the codec has its own
+PROTOCOL = 6  # version of this file; the codec has its own
 MAX_CONTROL_BYTES = 2**20
+MAX_CAUSE = 500  # characters of a cause, which a peer may choose
 MAX_CLOCK_NS = 2**58  # nine years
 MAX_BIN_MS = 2**30
 PERMILLE = 1000
@@ -120,7 +122,7 @@ class Welcome(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Refusal(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The server's answer to a HELLO that it does not accept."""
+    """The answer to a HELLO or to a message that the receiver does not accept."""
 
     cause: str
     final: bool  # trying again without a change is useless
@@ -209,6 +211,11 @@ def read_control(envelope: Envelope, kind: Kind, content: type[_Control], peer: 
         return msgspec.msgpack.decode(envelope.body, type=content)
     except (msgspec.MsgspecError, ValueError, RecursionError) as error:
         raise CodecError(peer, f"{kind.name} cannot be read: {str(error)[:200]}") from None
+
+
+def shortened(cause: str) -> str:
+    """At most `MAX_CAUSE` characters of a cause."""
+    return cause if len(cause) <= MAX_CAUSE else f"{cause[:MAX_CAUSE]}…"
 
 
 def relay(name: str, *content: bytes | memoryview) -> bytes:
