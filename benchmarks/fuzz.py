@@ -211,8 +211,13 @@ class Arena:
     def __init__(
         self, folder: Path, hostile: int = 1, protocol: dict[str, Any] | None = None, **network: Any
     ) -> None:  # fmt: skip
-        limits = {"heartbeat_s": 0.5, "lost_after_s": 20.0, "max_message_mb": 1.0}
-        limits |= {"max_refusals": 10**9, "max_joins": 10**9}
+        limits = {
+            "heartbeat_s": 0.5,
+            "lost_after_s": 20.0,
+            "max_message_mb": 1.0,
+            "max_refusals": 10**9,
+            "max_joins": 10**9,
+        }
         tables = {
             "data": {"parties": 1 + hostile},
             "train": {"seconds": 3600.0, "learning_rate": 1e-4, "eval_every": 200, "checkpoint_every": 1000},

@@ -137,12 +137,12 @@ class NetworkConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     max_queue_mb: float = 128.0
     max_log_mb: float = 32.0
     checkpoint_s: float = 30.0
+    max_refusals: int = 8
     handshake_s: float = 10.0
     max_calls: int = 8
     max_joins: int = 120
     max_connections: int = 1024
     max_per_address: int = 256
-    max_refusals: int = 8
     admit_late: bool = True
     address: str = "127.0.0.1:7450"
     certificate: str | None = None
@@ -162,7 +162,9 @@ class NetworkConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         for name in ("max_in_flight", "max_queue"):
             if getattr(self, name) < 2:
                 raise ConfigError(f"network.{name}", getattr(self, name), "must be 2 or more messages")
-        for name in ("max_refusals", "max_calls", "max_joins", "max_connections", "max_per_address"):
+        if self.max_refusals < 1:
+            raise ConfigError("network.max_refusals", self.max_refusals, "must be 1 or more refused messages")
+        for name in ("max_calls", "max_joins", "max_connections", "max_per_address"):
             if getattr(self, name) < 1:
                 raise ConfigError(f"network.{name}", getattr(self, name), "must be 1 or more")
         if self.metrics_port is not None and not 0 < self.metrics_port < 2**16:

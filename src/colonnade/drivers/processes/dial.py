@@ -177,10 +177,19 @@ class Dialler:
     async def _refuse(self, call: Any, error: RemoteProtocolError) -> str:
         """Tell the server why its message was not taken; raises if the server was refused too often."""
         given_up = self._node.refuse(self._server, error.cause)
-        with contextlib.suppress(TimeoutError, *BROKEN):
+        refusal = Refusal(shortened(error.cause), bool(given_up))
+        try:
             async with asyncio.timeout(FAREWELL_S):
-                await call.write(control(Kind.REFUSAL, Refusal(shortened(error.cause), bool(given_up))))
-        await _until_it_hangs_up(call)
+                await call.write(control(Kind.REFUSAL, refusal))
+                while await call.read() is not grpc.aio.EOF:  # cancelling the call earlier would discard the refusal
+                    pass
+        except (TimeoutError, *BROKEN):
+            pass
+        except asyncio.CancelledError:
+            task = asyncio.current_task()
+            if task is not None and task.cancelling():
+                raise
+            # gRPC raises this, too, if the call ended while another frame was being written
         if given_up:
             raise RemoteProtocolError(SERVER_NAME, given_up)
         return f"refused a message: {shortened(error.cause)}"
@@ -217,7 +226,7 @@ class Dialler:
 
 
 async def _until_it_hangs_up(call: Any) -> None:
-    """Wait until the server has our last frame and closes the call. Cancelling the call earlier would discard it."""
+    """Wait until the server has our BYE and closes the call; cancelling the call earlier would discard the BYE."""
     with contextlib.suppress(TimeoutError, *BROKEN):
         async with asyncio.timeout(FAREWELL_S):
             while await call.read() is not grpc.aio.EOF:

@@ -3,10 +3,9 @@
 Parties connect to the server, so this is the only open port. TLS refuses a caller without a certificate of the
 federation. This module then checks the list of parties, the pinned fingerprint and the handshake. A refusal ends the
 connection, is logged once, and is answered more slowly each time. If the role refuses a message, the party is told why
-and connects again with a new conversation, until it was refused too often (see `standing`).
-
-Calls, joins and connections are limited (see `Limits`); what goes beyond a limit is counted in `Node.refused`. Callers
-that are not members share no limit with members, and the server reads nothing that they send.
+and connects again with a new conversation, until it was refused too often (see `standing`). Calls, joins and
+connections are limited (see `Limits`); what goes beyond a limit is counted in `Node.refused`. Callers that are not
+members share no limit with members, and the server reads nothing that they send.
 """
 
 import asyncio
