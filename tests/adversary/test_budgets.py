@@ -232,7 +232,7 @@ def test_a_peer_is_found_by_address_and_port(peer: str, plain: str) -> None:
 
 
 def test_the_metrics_have_every_refusal() -> None:
-    status = dict.fromkeys(metrics._RUN) | {"parties": [], "refused": {"calls": 3, "joins": 1}}
+    status = dict.fromkeys(metrics._RUN) | {"parties": [], "refused_by_limit": {"calls": 3, "joins": 1}}
     samples = [sample for family in metrics._Collector(lambda: status).collect() for sample in family.samples]
     found = {sample.labels["limit"]: sample.value for sample in samples if sample.name == "colonnade_refused_total"}
     assert found == {"calls": 3, "joins": 1}

@@ -51,8 +51,8 @@ def status_table(status: dict[str, Any]) -> Group:
     if status["state"] == "waiting" and status["waits_for"]:
         names = escape(", ".join(status["waits_for"]))
         lines.append(f"[yellow]waits for {names} for {status['waited_s']:.0f} s[/]")
-    if status["refused"]:
-        lines.append(f"[yellow]refused: {', '.join(f'{limit} {n}' for limit, n in status['refused'].items())}[/]")
+    if refused := status["refused_by_limit"]:
+        lines.append(f"[yellow]refused: {', '.join(f'{limit} {count}' for limit, count in refused.items())}[/]")
     bar = Padding(ProgressBar(1.0, status["fraction"], width=60), 0, expand=False)  # a bar alone does not end its line
     return Group(*lines, bar, table)
 
