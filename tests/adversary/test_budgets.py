@@ -16,7 +16,7 @@ import grpc
 import numpy as np
 import pytest
 
-from colonnade.drivers.processes import connections, service
+from colonnade.drivers.processes import connections, metrics, service
 from colonnade.drivers.processes.certificates import Identity, throw_away
 from colonnade.drivers.processes.connections import Connections
 from colonnade.drivers.processes.conversation import Conversation
@@ -229,6 +229,13 @@ def test_the_oldest_strangers_of_a_crowded_address_are_hung_up_on() -> None:
 )
 def test_a_peer_is_found_by_address_and_port(peer: str, plain: str) -> None:
     assert connections._plain(peer) == plain
+
+
+def test_the_metrics_have_every_refusal() -> None:
+    status = dict.fromkeys(metrics._RUN) | {"parties": [], "refused_by_limit": {"calls": 3, "joins": 1}}
+    samples = [sample for family in metrics._Collector(lambda: status).collect() for sample in family.samples]
+    found = {sample.labels["limit"]: sample.value for sample in samples if sample.name == "colonnade_refused_total"}
+    assert found == {"calls": 3, "joins": 1}
 
 
 def test_changes_of_one_peer_fill_no_log(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -285,7 +285,7 @@ def test_a_certificates_names_reach_a_terminal_harmlessly(tmp_path: Path, capsys
 STATUS: dict[str, Any] = {
     "protocol": "vafl", "state": "waiting", "updates": 1, "updates_per_s": 1.0, "epochs": 1.0, "metric": "auc",
     "value": 0.5, "rows": "test", "clock_s": 1.0, "waits_for": ["lab"], "waited_s": 9.0, "fraction": 0.5,
-    "refused": {"calls": 3},
+    "refused_by_limit": {"calls": 3},
     "parties": [{
         "name": "lab", "state": "away", "steps_per_s": 1.0, "staleness": 1.0, "bytes_up": 1, "bytes_down": 1,
         "bytes_eval": 1, "last_seen_s": 1.0, "refused": 0, "owes": "rows", "owed_s": 99.0,

@@ -179,7 +179,7 @@ def test_idle_connections_use_no_descriptor_that_the_server_needs(federation: Fe
     try:
         federation.goes_on()  # each status is asked for on a new connection
         federation.goes_on()
-        refused = federation.status()["refused"]
+        refused = federation.status()["refused_by_limit"]
         assert refused["connections"] + refused.get("handshake", 0) > 0
     finally:
         for sock in idle:
@@ -191,7 +191,7 @@ def test_idle_connections_use_no_descriptor_that_the_server_needs(federation: Fe
 def test_calls_that_send_nothing_lock_no_other_caller_out(federation: Federation, tmp_path: Path, member: bool) -> None:
     silent = federation.identity(SILENT) if member else stranger(federation, tmp_path)
     limit, name = ("calls", SILENT) if member else ("strangers", "stranger")
-    assert limit not in federation.status()["refused"]
+    assert limit not in federation.status()["refused_by_limit"]
 
     async def act() -> None:
         async with silent_calls(silent, federation.address, 120) as reading:
@@ -203,7 +203,7 @@ def test_calls_that_send_nothing_lock_no_other_caller_out(federation: Federation
 
     federation.act(act())
     federation.goes_on()
-    assert federation.status()["refused"][limit] > 20
+    assert federation.status()["refused_by_limit"][limit] > 20
     assert len([line for line in federation.lines("refused") if line.get("peer") == name]) <= 2
 
 
@@ -240,7 +240,7 @@ def test_joining_and_hanging_up_fills_no_log(federation: Federation, tmp_path: P
     assert answers.count(Kind.REFUSAL) == 2
     assert 30 <= answers.count(Kind.WELCOME) < 60
     federation.goes_on()
-    assert federation.status()["refused"]["joins"] == 2
+    assert federation.status()["refused_by_limit"]["joins"] == 2
     lines = [line for line in federation.log() if line.get("peer") == CALLER]
     assert len([line for line in lines if line["event"] == "joined"]) <= 20
     assert len([line for line in lines if line["event"] == "disconnected"]) <= 20

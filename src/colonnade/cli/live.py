@@ -50,8 +50,8 @@ def status_table(status: dict[str, Any]) -> Group:
         names = escape(", ".join(status["waits_for"]))
         lines.append(f"[yellow]waits for {names} for {status['waited_s']:.0f} s[/]")
     lines += _debts(status["parties"])
-    if status["refused"]:
-        refused = escape(", ".join(f"{limit} {count}" for limit, count in status["refused"].items()))
+    if status["refused_by_limit"]:
+        refused = escape(", ".join(f"{limit} {count}" for limit, count in status["refused_by_limit"].items()))
         lines.append(f"[yellow]refused: {refused}[/]")
     bar = Padding(ProgressBar(1.0, status["fraction"], width=60), 0, expand=False)  # a bar alone does not end its line
     return Group(*lines, bar, table)

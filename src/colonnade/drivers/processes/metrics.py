@@ -75,7 +75,7 @@ class _Collector:
                     gauge.add_metric([party["name"]], party[key])
             yield gauge
         refused = CounterMetricFamily("colonnade_refused", "Refusals by the kind of limit.", labels=["limit"])
-        for limit, count in status["refused"].items():
+        for limit, count in status["refused_by_limit"].items():
             refused.add_metric([limit], count)
         yield refused
         connected = GaugeMetricFamily("colonnade_party_connected", "Whether the party is connected.", labels=["party"])

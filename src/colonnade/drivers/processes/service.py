@@ -251,8 +251,8 @@ class Service:
             return  # without an answer: such a caller must not keep others out
         try:
             peer = self._known(name, context)
-            self._admits_join(peer)
             hello = await self._hello(name, context)
+            self._admits_join(peer)
             await self._admit(peer, hello)
             await self._converse(peer, hello, context)
         except Refused as refusal:
