@@ -218,6 +218,8 @@ def test_a_run_that_one_party_ended_can_be_started_again(tmp_path: Path) -> None
             (hello,) = party.handle(Started(b""), 0)
             first.hear(name, hello.message)
         first.hear("party-2", Diverged("the end is near", True))
+        assert first.node.error is None, "another party may confirm it"
+        first.node._timer_fired("judge")
         assert isinstance(first.node.error, PartyDiverged)
         end = end_of(first.node)
         assert end.status == "stalled" and end.note.startswith("party-2: the end is near"), "not over for good"

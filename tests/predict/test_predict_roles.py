@@ -19,7 +19,6 @@ from colonnade.algorithms.prediction.messages import (
     Question,
 )
 from colonnade.algorithms.prediction.party import MAX_ASKED, MAX_UNDER_WAY, PredictParty
-from colonnade.algorithms.prediction.quota import Bucket
 from colonnade.algorithms.prediction.server import PredictServer
 from colonnade.algorithms.prediction.standing_in import AWAY, FALLBACK, LACKS, SENT, StandIns
 from colonnade.data import Lookup
@@ -38,6 +37,7 @@ from colonnade.protocol.events import (
     Work,
     WorkDone,
 )
+from colonnade.protocol.quota import Bucket
 from colonnade.protocol.role import WITHHELD
 
 SECOND = 10**9

@@ -17,7 +17,7 @@ from colonnade.predict.asking import Door, ask
 from colonnade.privacy.accountant import STEP
 from colonnade.privacy.guard import Guard
 from colonnade.privacy.settings import DpSgd, PrivacySettings
-from colonnade.protocol.errors import LocalProtocolError
+from colonnade.protocol.errors import LocalProtocolError, RemoteProtocolError
 from colonnade.protocol.events import Received, Started
 
 CLIP, NOISE = 1.0, 10.0
@@ -139,9 +139,12 @@ def test_a_release_with_a_row_in_it_often_costs_as_often(part, mode):
 def test_the_server_pays_for_a_row_as_often_as_it_asks_for_it(data):
     role = run_of(data, "vafl", STEPS).simulator.nodes[1].role
     role.guard.key.renew(b"a key")
-    (work,) = role.handle(Received("server", FreshRequest(1, np.full(9, 4, np.int32))), 0)
-    role.compute(work.job)
-    assert role.guard.ledger.account.mu == pytest.approx(ONE * 3)
+    with pytest.raises(RemoteProtocolError, match="request that cannot be"):
+        role.handle(Received("server", FreshRequest(1, np.full(9, 4, np.int32))), 0)
+    for request in range(1, 5):
+        (work,) = role.handle(Received("server", FreshRequest(request, np.array([4], np.int32))), 0)
+        role.compute(work.job)
+    assert role.guard.ledger.account.mu == pytest.approx(ONE * 2)
 
 
 def test_a_private_step_never_has_a_row_twice():

@@ -134,9 +134,15 @@ class NetworkConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     max_message_mb: float = 64.0
     max_in_flight: int = 64
     max_queue: int = 1024
+    max_queue_mb: float = 128.0
     max_log_mb: float = 32.0
     checkpoint_s: float = 30.0
     max_refusals: int = 8
+    handshake_s: float = 10.0
+    max_calls: int = 8
+    max_joins: int = 120
+    max_connections: int = 1024
+    max_per_address: int = 256
     admit_late: bool = True
     address: str = "127.0.0.1:7450"
     certificate: str | None = None
@@ -146,7 +152,8 @@ class NetworkConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     metrics_port: int | None = None
 
     def __post_init__(self) -> None:
-        for name in ("heartbeat_s", "lost_after_s", "give_up_s", "max_message_mb", "max_log_mb", "checkpoint_s"):
+        times = ("heartbeat_s", "lost_after_s", "give_up_s", "checkpoint_s", "handshake_s")
+        for name in (*times, "max_message_mb", "max_queue_mb", "max_log_mb"):
             if not 0 < getattr(self, name) < float("inf"):
                 raise ConfigError(f"network.{name}", getattr(self, name), "must be above 0")
         if self.lost_after_s < 2 * self.heartbeat_s:
@@ -157,6 +164,9 @@ class NetworkConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
                 raise ConfigError(f"network.{name}", getattr(self, name), "must be 2 or more messages")
         if self.max_refusals < 1:
             raise ConfigError("network.max_refusals", self.max_refusals, "must be 1 or more refused messages")
+        for name in ("max_calls", "max_joins", "max_connections", "max_per_address"):
+            if getattr(self, name) < 1:
+                raise ConfigError(f"network.{name}", getattr(self, name), "must be 1 or more")
         if self.metrics_port is not None and not 0 < self.metrics_port < 2**16:
             raise ConfigError("network.metrics_port", self.metrics_port, "must be from 1 to 65535")
 

@@ -168,6 +168,7 @@ class ServerHost(Generic[A_co]):
             "updates_per_s": round(pace.per_s, 2),
             "waits_for": list(self.application.owes()),
             "waited_s": round(pace.waited_s, 1),
+            "refused_by_limit": dict(self.node.refused),
             "damaged_files": self.node.damaged_files,
             "digest": shared_digest(self.application.shared),
             **self.application.status(pace),

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from colonnade.algorithms.prediction.quota import DAY_S, MINUTE_S, Bucket, take_from_all
+from colonnade.protocol.quota import DAY_S, MINUTE_S, Bucket, take_from_all
 
 __all__ = ["Callers"]
 

@@ -25,7 +25,6 @@ from cryptography import x509
 from colonnade.algorithms.method import SERVER
 from colonnade.algorithms.prediction.messages import MALFORMED, Asked, Computed, Mean, PartyDeclined, Question
 from colonnade.algorithms.prediction.predictor import PredictPartySetup, PredictServerSetup
-from colonnade.algorithms.prediction.quota import DAY_S, MINUTE_S, Bucket
 from colonnade.config.schema import Config
 from colonnade.data import party_lookup
 from colonnade.data.alignment import normalise
@@ -56,6 +55,7 @@ from colonnade.protocol import state
 from colonnade.protocol.errors import CheckpointError, ConfigError, RemoteProtocolError
 from colonnade.protocol.events import NANOSECONDS
 from colonnade.protocol.messages import Array, Payload
+from colonnade.protocol.quota import DAY_S, MINUTE_S, Bucket
 
 __all__ = ["PartyPrediction", "ServerPrediction", "predicting_party", "predicting_server"]
 

@@ -23,7 +23,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from colonnade.algorithms.vafl.messages import Embeddings, Gradient, Query
-from colonnade.drivers.processes import service
 from colonnade.drivers.processes.limits import Limits
 from colonnade.drivers.processes.logs import Log
 from colonnade.drivers.processes.node import Node
@@ -55,6 +54,7 @@ def load_fuzz() -> ModuleType:
 
 
 fuzz = load_fuzz()
+MAX_CALLS = Limits().max_calls
 CODEC = Codec(fuzz.MESSAGES, 2**20, finite=True)
 GOOD = [bytes(CODEC.encode(message)) for message in fuzz.real_messages(np.random.default_rng(0))]
 
@@ -327,19 +327,23 @@ def test_a_hello_of_garbage_is_refused_with_few_words(tmp_path: Path) -> None:
         call = mallory.call()
         await call.write(seal_envelope(Kind.HELLO, 0, 0, bytes(2**20 - 100)))
         assert await fuzz.answer_of(call)
-        for strange in (Position(2**63, 2**63, 2**63, 2**63), Position(-1, -1, -1, -1), Position(0, 9, 9, 9)):
+        strange = {
+            Position(2**63, 2**63, 2**63, 2**63): Kind.REFUSAL,
+            Position(-1, -1, -1, -1): Kind.REFUSAL,
+            Position(-1, 0, 0, 0): Kind.WELCOME,
+            Position(0, 9, 9, 9): Kind.WELCOME,
+        }
+        for position, kind in strange.items():
             call = mallory.call()
-            await call.write(control(Kind.HELLO, mallory.hello(strange)))
+            await call.write(control(Kind.HELLO, mallory.hello(position)))
             first = open_envelope(await asyncio.wait_for(call.read(), fuzz.ANSWER_S), "server")
-            assert first.kind == Kind.WELCOME
+            assert first.kind == kind
             call.cancel()
 
     live(tmp_path, act)
 
 
-def test_a_guest_that_never_says_hello_is_sent_away(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(service, "HANDSHAKE_S", 0.2)
-
+def test_a_guest_that_never_says_hello_is_sent_away(tmp_path: Path) -> None:
     async def act(here: Any, mallory: Any) -> None:
         calls = [mallory.call() for _ in range(5)]
         for call in calls:
@@ -350,7 +354,7 @@ def test_a_guest_that_never_says_hello_is_sent_away(tmp_path: Path, monkeypatch:
         assert "before its hello" in await fuzz.answer_of(call)
         await here.until(lambda: here.server.service._calls.get(mallory.name) == 0)
 
-    log = live(tmp_path, act)
+    log = live(tmp_path, act, handshake_s=0.5)
     assert len(events(log, "handshake not finished")) == 1
 
 
@@ -360,19 +364,19 @@ def test_a_guest_with_too_many_calls_keeps_no_party_out(tmp_path: Path) -> None:
     async def act(here: Any, mallory: Any) -> None:
         channels = [mallory.new_channel() for _ in range(4)]
         calls = [mallory.call(channel) for channel in channels for _ in range(60)]
-        await here.until(lambda: here.server.service._calls.get(mallory.name, 0) >= service.MAX_CALLS)
+        await here.until(lambda: here.server.service._calls.get(mallory.name, 0) >= MAX_CALLS)
         other = fuzz.Mallory(here, here.hostile[1])  # an honest party that comes now
         call = await other.join()
         call.cancel()
         await other.close()
-        assert here.server.service._calls[mallory.name] <= service.MAX_CALLS + 1
+        assert here.server.service._calls[mallory.name] <= MAX_CALLS + 1
         for call in calls:
             call.cancel()
         for channel in channels:
             await channel.close()
 
     log = live(tmp_path, act, hostile=2)
-    assert len([line for line in events(log, "refused") if "too many connections" in line["cause"]]) == 1
+    assert len([line for line in events(log, "refused") if "too many calls" in line["cause"]]) == 1
 
 
 def test_a_guest_that_never_reads_is_dropped_when_too_much_waits(tmp_path: Path) -> None:
@@ -433,7 +437,7 @@ def test_a_guest_that_never_reads_holds_few_calls(tmp_path: Path) -> None:
     async def act(here: Any, mallory: Any) -> None:
         welcome, held = 0, []
         try:
-            for _ in range(2 * service.MAX_CALLS):
+            for _ in range(2 * MAX_CALLS):
                 channel = mallory.new_channel(*narrow)
                 call = mallory.call(channel)
                 held.append((channel, call))
@@ -451,12 +455,12 @@ def test_a_guest_that_never_reads_holds_few_calls(tmp_path: Path) -> None:
             for channel, call in held:
                 call.cancel()
                 await channel.close()
-        assert welcome <= service.MAX_CALLS
+        assert welcome <= MAX_CALLS
         await here.until(lambda: here.server.service._calls[mallory.name] == 0)
         (await mallory.join()).cancel()
 
     log = live(tmp_path, act)
-    assert [line for line in events(log, "refused") if "too many connections" in line["cause"]]
+    assert [line for line in events(log, "refused") if "too many calls" in line["cause"]]
 
 
 def test_floods_leave_nothing_behind(tmp_path: Path) -> None:

@@ -432,7 +432,7 @@ def test_a_storm_of_guests_leaves_the_server_as_it_was(federation: Federation, t
     federation.goes_on()
     until(lambda: federation.descriptors() <= before + 4, "closing of the guests' connections")
     causes = [line["cause"] for line in federation.refused()[lines:]]
-    assert "too many connections at the same time" in causes
+    assert "too many calls at the same time" in causes
     assert len(causes) <= 6  # of two hundred; a cause heard before may be counted again
 
 

@@ -5,8 +5,8 @@ training begins and ends, which parties take part, when a snapshot is due (SVRG)
 also counts updates. Every number that it reports about the model's quality comes from a party.
 
 It cannot check what a party says about its numbers, so no party alone ends the run. A party whose own numbers diverged
-leaves. What a party says about the whole model counts if a second party says so, too: the coordinator asks another
-party to judge the model. If that party finds nothing wrong, the first one leaves.
+leaves. What a party says about the whole model, or about itself if the run needs it, counts if a second party says so,
+too: the coordinator asks another party to judge the model. If that party finds nothing wrong, the first one leaves.
 """
 
 from collections import Counter
@@ -151,11 +151,11 @@ class LinearCoordinator(Counting[State]):
 
     @on(Diverged, PARTY)
     def diverged(self, sender: str, message: Diverged) -> None:
-        """Continue without a party whose own numbers diverged. Ask another party about the whole model."""
+        """Continue without a party whose own numbers diverged, if the run can. If not, wait for a second witness."""
         state, cause = self.state, message.cause[:LONGEST]
         if sender in state.left or sender in state.doubts:
             return
-        if message.own:
+        if message.own and self._can_spare({sender: cause}, state.begun):
             return self._leave_out({sender: cause})
         if state.doubts:
             raise TrainingDiverged(f"{', '.join((*state.doubts, sender))}: {cause}; {self._advice()}")
@@ -163,6 +163,7 @@ class LinearCoordinator(Counting[State]):
             raise PartyDiverged(sender, f"{cause}; {self._advice()}")
         state.doubts[sender] = cause
         self.begin_judging()
+        self._await_judgement()  # also if too few parties are here to judge
 
     def _advice(self) -> str:
         slower = "increase train.batch_size" if self.training.measured else "lower train.learning_rate"
@@ -170,15 +171,18 @@ class LinearCoordinator(Counting[State]):
 
     def _leave_out(self, parties: dict[str, str]) -> None:
         """Continue without these parties; raise PartyDiverged if training has not begun, or needs one of them."""
-        self._check_dispensable(parties, self.state.begun)
+        self._check_spared(parties, self.state.begun)
         for name, cause in parties.items():
             self.state.doubts.pop(name, None)
             self.state.left[name] = cause
             self._changed(name)
 
-    def _check_dispensable(self, parties: dict[str, str], begun: bool) -> None:
+    def _can_spare(self, parties: dict[str, str], begun: bool) -> bool:
         others = [member for member in self.members if self.names[member] not in parties]
-        if parties and (not begun or len(others) < self.fewest):
+        return not parties or (begun and len(others) >= self.fewest)
+
+    def _check_spared(self, parties: dict[str, str], begun: bool) -> None:
+        if not self._can_spare(parties, begun):
             name, cause = next(iter(parties.items()))
             raise PartyDiverged(name, f"{cause}; {self._advice()}")
 
@@ -379,6 +383,9 @@ class LinearCoordinator(Counting[State]):
         message = Judge(state.number, judge, members, state.last)
         for member in (*(m for m in members if m != judge), judge):  # the judge hears of it last
             self.send(self.names[member], message, evaluation=True)
+        self._await_judgement()
+
+    def _await_judgement(self) -> None:
         self.wake(JUDGE_TIMER, self.now + round(self.options.patience_s * NANOSECONDS))
 
     @timer(JUDGE_TIMER)
@@ -410,7 +417,7 @@ class LinearCoordinator(Counting[State]):
             raise RemoteProtocolError(sender, "evaluates other rows than the coordinator asked for")
         doubts, over = dict(self.state.doubts), bool(self.progress.ending)
         if not over:
-            self._check_dispensable(doubts, begun=True)
+            self._check_spared(doubts, begun=True)
         self.state.judge = ""
         self.forget_timer(JUDGE_TIMER)
         self.state.tries = 0

@@ -32,13 +32,13 @@ from colonnade.algorithms.prediction.predictor import (
     RowsById,
     TrainedRoles,
 )
-from colonnade.algorithms.prediction.quota import Bucket
 from colonnade.algorithms.prediction.sums import Contribute, SumParty, SumServer, SumServerState
 from colonnade.privacy import masking
 from colonnade.protocol.errors import ConfigError, RemoteProtocolError, TrainingDiverged
 from colonnade.protocol.events import Send
 from colonnade.protocol.finite import all_finite
 from colonnade.protocol.messages import Array, Message, Payload
+from colonnade.protocol.quota import Bucket
 from colonnade.protocol.role import SERVER, Role
 from colonnade.protocol.saved import transient
 

@@ -28,13 +28,13 @@ from colonnade.algorithms.prediction.predictor import (
     RowsById,
     TrainedRoles,
 )
-from colonnade.algorithms.prediction.quota import Bucket
 from colonnade.algorithms.prediction.sums import Contribute, SumParty, SumServer, SumServerState
 from colonnade.models import ServerNetwork
 from colonnade.privacy.field import MAX_INNER, total
 from colonnade.privacy.sharing import Segmentation
 from colonnade.protocol.errors import ConfigError, RemoteProtocolError
 from colonnade.protocol.messages import Array, Message, Payload
+from colonnade.protocol.quota import Bucket
 from colonnade.protocol.role import SERVER
 from colonnade.protocol.saved import transient
 

@@ -30,11 +30,11 @@ from colonnade.algorithms.prediction.messages import (
     TakeMean,
 )
 from colonnade.algorithms.prediction.predictor import RowsById
-from colonnade.algorithms.prediction.quota import Bucket, take_from_all
 from colonnade.algorithms.sane import are_sane
 from colonnade.protocol.errors import TrainingDiverged
 from colonnade.protocol.events import Emit, Event, Resumed, WorkDone
 from colonnade.protocol.messages import Array, Payload
+from colonnade.protocol.quota import Bucket, take_from_all
 from colonnade.protocol.role import SERVER, WITHHELD, Embedding, RoleSummary
 from colonnade.protocol.saved import transient
 

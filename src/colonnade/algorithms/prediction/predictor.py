@@ -7,9 +7,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, ClassVar, Generic, Protocol, TypeVar
 
-from colonnade.algorithms.prediction.quota import Bucket
 from colonnade.data.task import Task
 from colonnade.protocol.messages import Array, Payload
+from colonnade.protocol.quota import Bucket
 from colonnade.protocol.role import Role
 
 if TYPE_CHECKING:

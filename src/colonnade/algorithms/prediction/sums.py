@@ -15,12 +15,12 @@ from colonnade.algorithms.chassis import PARTY, job
 from colonnade.algorithms.prediction.messages import MALFORMED, Computed, Find, Looked, Question
 from colonnade.algorithms.prediction.party import MAX_ASKED, AnsweringParty, AnsweringState
 from colonnade.algorithms.prediction.predictor import RowsById
-from colonnade.algorithms.prediction.quota import Bucket
 from colonnade.algorithms.prediction.server import AskingServer, AskingState, PredictionRequest
 from colonnade.algorithms.prediction.standing_in import AWAY, SENT
 from colonnade.privacy.secret import SecretKey
 from colonnade.protocol.events import Emit
 from colonnade.protocol.messages import Array, Message
+from colonnade.protocol.quota import Bucket
 from colonnade.protocol.role import WITHHELD
 from colonnade.protocol.saved import transient
 

@@ -7,6 +7,7 @@ sequence) identifies a message uniquely.
 """
 
 from collections import deque
+from math import inf
 from typing import Any
 
 from colonnade.drivers.processes.wire import Position
@@ -20,11 +21,12 @@ NEVER_MET, GIVEN_UP = 0, -1  # instead of a number; messages queued before the f
 class Conversation:
     """One side's state of a conversation."""
 
-    def __init__(self, peer: str, max_queue: int) -> None:
-        self.peer, self._max_queue = peer, max_queue
+    def __init__(self, peer: str, max_queue: int, max_queue_bytes: float = inf) -> None:
+        self.peer, self._max_queue, self._max_queue_bytes = peer, max_queue, max_queue_bytes
         self.number = NEVER_MET
         self.sent = self.received = 0
         self.outbox: deque[tuple[int, bytes]] = deque()  # complete frames without an acknowledgement
+        self.waiting_bytes = 0  # of the outbox
         self.repeats_dropped = 0
         self.lost = 0  # own messages that were given up
 
@@ -37,16 +39,18 @@ class Conversation:
         """Number a message and keep it."""
         self.sent += 1
         self.outbox.append((self.sent, frame))
+        self.waiting_bytes += len(frame)
 
     @property
     def overflows(self) -> bool:
-        """Whether more than `max_queue` messages wait for an acknowledgement."""
-        return len(self.outbox) > self._max_queue
+        """Whether too many messages, or too many bytes of them, wait for an acknowledgement."""
+        return len(self.outbox) > self._max_queue or self.waiting_bytes > self._max_queue_bytes
 
     def give_up(self) -> None:
         """Discard all messages and numbers, so that the next contact restarts the conversation."""
         self.lost += len(self.outbox)
         self.outbox.clear()
+        self.waiting_bytes = 0
         self.number = GIVEN_UP
         self.sent = self.received = 0
 
@@ -55,7 +59,7 @@ class Conversation:
         if acknowledged > self.sent:
             raise RemoteProtocolError(self.peer, f"acknowledges message {acknowledged} of {self.sent}")
         while self.outbox and self.outbox[0][0] <= acknowledged:
-            self.outbox.popleft()
+            self.waiting_bytes -= len(self.outbox.popleft()[1])
 
     def is_news(self, sequence: int) -> bool:
         """Whether this message is the next one; False for a repeat. A gap raises RemoteProtocolError."""
@@ -100,6 +104,7 @@ class Conversation:
         for name in _PLAIN:
             setattr(self, name, saved[name])
         self.outbox = deque(saved["outbox"])
+        self.waiting_bytes = sum(len(frame) for _, frame in self.outbox)
 
 
 _PLAIN = ("number", "sent", "received", "repeats_dropped", "lost")

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 import grpc
+import msgspec
 
 from colonnade.drivers.processes.certificates import Identity
 from colonnade.drivers.processes.logs import Once
@@ -18,7 +19,6 @@ from colonnade.drivers.processes.pin import CLOSED, NOBODY, NOT_OURS, cause_in_w
 from colonnade.drivers.processes.service import (
     BROKEN,
     FAREWELL_S,
-    HANDSHAKE_S,
     JOIN,
     SERVICE,
     STATUS,
@@ -37,9 +37,9 @@ from colonnade.drivers.processes.wire import (
     control,
     open_envelope,
     read_control,
-    shortened,
 )
 from colonnade.protocol.errors import ColonnadeError, ConfigError, RemoteProtocolError
+from colonnade.protocol.foreign import clean_tree, harmless
 
 __all__ = ["Dialler", "ServerGone", "ask_status"]
 
@@ -106,7 +106,8 @@ class Dialler:
         self._address = self._where if isinstance(self._where, str) else self._where()
         if self._pinned and not self._certificate:
             try:
-                self._certificate = await pinned_certificate(self._identity, self._address, self._pinned)
+                within_s = self._node.limits.handshake_s
+                self._certificate = await pinned_certificate(self._identity, self._address, self._pinned, within_s)
             except OSError as error:
                 return cause_in_words(error)
         async with open_channel(self._identity, self._address, self._node.limits, self._certificate) as channel:
@@ -137,7 +138,8 @@ class Dialler:
                 call.cancel()
 
     async def _welcome(self, call: Any) -> Welcome:
-        async with asyncio.timeout(HANDSHAKE_S + 2 * self._node.limits.lost_after_s):  # 3.11's wait_for loses a cancel
+        limits = self._node.limits
+        async with asyncio.timeout(limits.handshake_s + 2 * limits.lost_after_s):  # 3.11's wait_for loses a cancel
             data = await call.read()
         if data is grpc.aio.EOF:
             raise TimeoutError
@@ -176,13 +178,22 @@ class Dialler:
     async def _refuse(self, call: Any, error: RemoteProtocolError) -> str:
         """Tell the server why its message was not taken; raises if the server was refused too often."""
         given_up = self._node.refuse(self._server, error.cause)
-        with contextlib.suppress(TimeoutError, *BROKEN):
+        refusal = Refusal(error.cause, bool(given_up))
+        try:
             async with asyncio.timeout(FAREWELL_S):
-                await call.write(control(Kind.REFUSAL, Refusal(shortened(error.cause), bool(given_up))))
-        await _until_it_hangs_up(call)
+                await call.write(control(Kind.REFUSAL, refusal))
+                while await call.read() is not grpc.aio.EOF:  # cancelling the call earlier would discard the refusal
+                    pass
+        except (TimeoutError, *BROKEN):
+            pass
+        except asyncio.CancelledError:
+            task = asyncio.current_task()
+            if task is not None and task.cancelling():
+                raise
+            # gRPC raises this, too, if the call ended while another frame was being written
         if given_up:
             raise RemoteProtocolError(SERVER_NAME, given_up)
-        return f"refused a message: {shortened(error.cause)}"
+        return f"refused a message: {error.cause}"
 
     async def _read(self, call: Any, stream: Stream) -> str:
         while True:
@@ -197,7 +208,7 @@ class Dialler:
             elif kind == Kind.REFUSAL:
                 refusal = read_control(open_envelope(data, SERVER_NAME), Kind.REFUSAL, Refusal, SERVER_NAME)
                 _raise_if_final(refusal)
-                return f"the server refused a message: {shortened(refusal.cause)}"
+                return f"the server refused a message: {refusal.cause}"
             elif kind == Kind.END:
                 self.end = read_control(open_envelope(data, SERVER_NAME), Kind.END, End, SERVER_NAME)
                 stream.finish(control(Kind.BYE, self._farewell(self.end)))  # in its turn: never two writes at once
@@ -216,7 +227,7 @@ class Dialler:
 
 
 async def _until_it_hangs_up(call: Any) -> None:
-    """Wait until the server has our last frame and closes the call. Cancelling the call earlier would discard it."""
+    """Wait until the server has our BYE and closes the call; cancelling the call earlier would discard the BYE."""
     with contextlib.suppress(TimeoutError, *BROKEN):
         async with asyncio.timeout(FAREWELL_S):
             while await call.read() is not grpc.aio.EOF:
@@ -244,14 +255,20 @@ def explain(error: grpc.aio.AioRpcError) -> str:
         return NOT_OURS
     if "Socket closed" in details or "Connection reset" in details:
         return CLOSED
-    return details.rpartition("last error: ")[2][:200] or str(error.code())
+    return harmless(details.rpartition("last error: ")[2], 200) or str(error.code())
 
 
 async def ask_status(identity: Identity, address: str, limits: Any, timeout_s: float = 5.0) -> bytes:
-    """A running server's status as JSON; raises ConfigError if the server does not answer."""
+    """A running server's status as JSON with harmless texts.
+
+    Raises ConfigError if the server does not answer, and RemoteProtocolError if its answer is not JSON.
+    """
     async with open_channel(identity, address, limits) as channel:
         try:
             answer: bytes = await channel.unary_unary(f"/{SERVICE}/{STATUS}")(b"", timeout=timeout_s)
-            return answer
         except grpc.aio.AioRpcError as error:
             raise ConfigError("ADDRESS", address, explain(error)) from None
+    try:
+        return msgspec.json.encode(clean_tree(msgspec.json.decode(answer)))
+    except (msgspec.MsgspecError, RecursionError):
+        raise RemoteProtocolError(SERVER_NAME, "its status is not JSON") from None

@@ -1,13 +1,16 @@
 """Logs: one line per change of state, as text or JSON. They never contain a data value."""
 
-import json
 import logging
 import sys
 import time
 from typing import Any, TextIO
 
+from colonnade.protocol.foreign import harmless
+from colonnade.protocol.strict_json import to_json
+
 __all__ = ["Log", "Once"]
 
+LONGEST_LINE = 2000  # characters of an event or a field; an event may quote another member
 _LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR}
 
 
@@ -41,33 +44,52 @@ class Log:
         name = logging.getLevelName(level).lower()
         if self._json:
             stamp = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(now)) + f".{int(now * 1000) % 1000:03d}Z"
-            line = json.dumps({"time": stamp, "level": name, "role": self.role, "event": what, **fields}, default=str)
+            line = to_json(
+                {"time": stamp, "level": name, "role": self.role, "event": what, **fields}, default=str, warn=False
+            )
         else:
             words = " ".join(f"{key}={_short(value)}" for key, value in fields.items())
-            line = f"{time.strftime('%H:%M:%S', time.localtime(now))} {name:7} {self.role}: {what} {words}".rstrip()
+            clock, event = time.strftime("%H:%M:%S", time.localtime(now)), harmless(what, LONGEST_LINE)
+            line = f"{clock} {name:7} {self.role}: {event} {words}".rstrip()
         print(line, file=self.stream, flush=True)
 
 
 def _short(value: Any) -> str:
     if isinstance(value, float):
         return f"{value:.4g}"
-    text = str(value)
+    text = str(value)[:LONGEST_LINE]
     return repr(text) if " " in text or not text.isprintable() else text
 
 
 class Once:
     """Logs the same complaint once, and then once a minute with its count.
 
-    The number of different complaints per minute is limited, too, so that no peer can fill the log.
+    The number of different complaints per minute is limited, too, so that no peer can fill the log. So is the number of
+    lines about changes of one peer.
     """
 
     MAX_KEYS = 1000
-    MAX_LINES = 100  # within `every_s`
+    MAX_LINES = 100  # complaints within `every_s`
+    MAX_CHANGES = 20  # of one kind and one peer within `every_s`
 
     def __init__(self, log: Log, every_s: float = 60.0) -> None:
         self._log, self._every_s = log, every_s
         self._seen: dict[str, tuple[float, int]] = {}
         self._since, self._lines = time.monotonic(), 0
+        self._changes: dict[tuple[str, str], tuple[float, int]] = {}  # since when, and how many
+
+    def info(self, what: str, *, peer: str, **fields: Any) -> None:
+        """Log a change of a peer, or only count it if there are too many."""
+        now = time.monotonic()
+        since, count = self._changes.get((what, peer), (now, 0))
+        repeated = 0
+        if now - since >= self._every_s:
+            since, count, repeated = now, 0, max(0, count - self.MAX_CHANGES)
+        self._changes[what, peer] = since, count + 1
+        if count < self.MAX_CHANGES:
+            self._log.info(what, peer=peer, **fields, **({"repeated": repeated} if repeated else {}))
+        elif count == self.MAX_CHANGES:
+            self._log.warning("many changes of one peer: for a while no more are written", of=what, peer=peer)
 
     def warning(self, what: str, **fields: Any) -> None:
         """Log the complaint, or only count it."""

@@ -60,7 +60,7 @@ class _Collector:
 
     def collect(self) -> Iterator[Any]:
         """Yield the gauges of the run, then those of each party."""
-        from prometheus_client.core import GaugeMetricFamily
+        from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 
         status = self._status()
         for key, words in _RUN.items():
@@ -74,6 +74,10 @@ class _Collector:
                 if party[key] is not None:
                     gauge.add_metric([party["name"]], party[key])
             yield gauge
+        refused = CounterMetricFamily("colonnade_refused", "Refusals by the kind of limit.", labels=["limit"])
+        for limit, count in status["refused_by_limit"].items():
+            refused.add_metric([limit], count)
+        yield refused
         connected = GaugeMetricFamily("colonnade_party_connected", "Whether the party is connected.", labels=["party"])
         for party in status["parties"]:
             connected.add_metric([party["name"]], float(party["state"] == "connected"))

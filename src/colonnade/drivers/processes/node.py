@@ -8,12 +8,14 @@ checkpoint and replays its journal.
 import asyncio
 import os
 import time
+from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, ClassVar
 
 from colonnade.drivers.checkpoints import Checkpoints
 from colonnade.drivers.files import DISK, Disk, lock_file
+from colonnade.drivers.processes.connections import descriptors_left
 from colonnade.drivers.processes.conversation import NEVER_MET, Conversation
 from colonnade.drivers.processes.jobs import Jobs
 from colonnade.drivers.processes.journal import (
@@ -29,7 +31,7 @@ from colonnade.drivers.processes.journal import (
     read_journal,
 )
 from colonnade.drivers.processes.limits import Limits
-from colonnade.drivers.processes.logs import Log
+from colonnade.drivers.processes.logs import Log, Once
 from colonnade.drivers.processes.peer import FarPeer, Peer
 from colonnade.drivers.processes.wire import seal_message
 from colonnade.drivers.row_file import FileStorage
@@ -72,6 +74,7 @@ __all__ = ["Keeper", "Node"]
 
 FORMAT = 6
 SLOW_HANDLER_S = 0.005
+LATER_S = 1.0  # until the next try, if a checkpoint could not open its files
 _PLAIN = ("now", "finished")
 
 
@@ -126,12 +129,16 @@ class Node:
         types = tuple(payloads)
         self._codec = Codec(types)
         self._wire = Codec([t for t in types if issubclass(t, Message)], limits.max_message_bytes, finite=True)
-        self.peers = {name: Peer(name, Conversation(name, limits.max_queue)) for name in peers}
+        queue = (limits.max_queue, limits.max_queue_bytes)
+        self.peers = {name: Peer(name, Conversation(name, *queue)) for name in peers}
+        # Not bounded in bytes: a party may send another party a share of all its data at once.
         self.peers |= {name: FarPeer(name, Conversation(name, limits.max_queue)) for name in far}
         self.jobs = Jobs(role.compute, self._work_done, self.fail)
         self.timers: dict[str, int] = {}  # name → due
         self._alarms: dict[str, asyncio.TimerHandle] = {}
         self.traffic, self.trace = Traffic(), Trace()
+        self.refused: Counter[str] = Counter()  # since this process started, by kind of limit
+        self._changes = Once(log)
         self.now = 0
         self.finished = ""
         self.ended: asyncio.Event = asyncio.Event()  # finished, failed or stopped
@@ -151,6 +158,7 @@ class Node:
         self._clock_base = 0
         self._lock: int | None = None
         self.replayed = 0
+        self._save_by, self._log_bytes = 0.0, 0.0
         self._plan_checkpoint(0)
 
     # Starting and stopping
@@ -413,7 +421,7 @@ class Node:
         if reset:
             conversation.heard(heard)
         fields = {"reset": reset, "known": known}
-        self.log.info("joined", peer=peer.name, **{name: value for name, value in fields.items() if value})
+        self._changes.info("joined", peer=peer.name, **{name: value for name, value in fields.items() if value})
 
     def lost(self, peer: Peer, cause: str = "") -> None:
         """Tell the role that the peer is gone: for this cause, or because it has been silent for too long."""
@@ -481,7 +489,12 @@ class Node:
     def _checkpoint_due(self) -> bool:
         assert self._journal is not None
         late_or_large = time.monotonic() > self._save_by or self._journal.size > self._log_bytes
-        return late_or_large or self.keeper.checkpoint_due(self)
+        due = late_or_large or self.keeper.checkpoint_due(self)
+        if due and not descriptors_left():
+            self._save_by = time.monotonic() + LATER_S  # the journal goes on meanwhile
+            self._changes.warning("no descriptor is left: the checkpoint waits")
+            return False
+        return due
 
     def _plan_checkpoint(self, checkpoint_bytes: int) -> None:
         self._save_by = time.monotonic() + self.limits.checkpoint_s
@@ -579,7 +592,8 @@ class Node:
             self._give_up(peer)
 
     def _give_up(self, peer: Peer) -> None:
-        self.log.warning("too many messages wait: the conversation will restart", peer=peer.name)
+        self._changes.warning("too many messages wait: the conversation will restart", peer=peer.name)
+        self.refused["queue"] += 1
         peer.conversation.give_up()
         if peer.stream is not None:
             peer.stream.drop("too many messages wait for this peer")

@@ -8,7 +8,6 @@ import asyncio
 import ssl
 
 from colonnade.drivers.processes.identity import SERVER, Identity, fingerprint
-from colonnade.drivers.processes.service import HANDSHAKE_S
 from colonnade.protocol.errors import RemoteProtocolError
 
 __all__ = ["CLOSED", "NOBODY", "NOT_OURS", "cause_in_words", "pinned_certificate"]
@@ -18,14 +17,14 @@ NOT_OURS = "the server's certificate was not signed by network.authority"
 CLOSED = "the server closed the connection; if this repeats, the server may not accept this certificate: see its log"
 
 
-async def pinned_certificate(identity: Identity, address: str, wanted: str) -> bytes:
+async def pinned_certificate(identity: Identity, address: str, wanted: str, within_s: float = 10.0) -> bytes:
     """The server's certificate in PEM; raises RemoteProtocolError if its fingerprint is not `wanted`."""
     host, _, port = address.rpartition(":")
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)  # checks authority and name
     context.load_verify_locations(cadata=identity.authority.decode())
     context.load_cert_chain(identity.certificate_file, identity.key_file)
     context.set_alpn_protocols(["h2"])
-    async with asyncio.timeout(HANDSHAKE_S):
+    async with asyncio.timeout(within_s):
         _, writer = await asyncio.open_connection(host.strip("[]"), int(port), ssl=context, server_hostname=SERVER)
     shown = writer.get_extra_info("ssl_object").getpeercert(binary_form=True)
     writer.close()

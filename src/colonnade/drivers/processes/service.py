@@ -3,13 +3,16 @@
 Parties connect to the server, so this is the only open port. TLS refuses a caller without a certificate of the
 federation. This module then checks the list of parties, the pinned fingerprint and the handshake. A refusal ends the
 connection, is logged once, and is answered more slowly each time. If the role refuses a message, the party is told why
-and connects again with a new conversation, until it was refused too often (see `standing`).
+and connects again with a new conversation, until it was refused too often (see `standing`). Calls, joins and
+connections are limited (see `Limits`); what goes beyond a limit is counted in `Node.refused`. Callers that are not
+members share no limit with members, and the server reads nothing that they send.
 """
 
 import asyncio
 import contextlib
 import secrets
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -17,6 +20,7 @@ import grpc
 import msgspec
 
 from colonnade.drivers.processes.certificates import Identity, fingerprint
+from colonnade.drivers.processes.connections import Connections, connections_allowed, raise_descriptor_limit
 from colonnade.drivers.processes.conversation import NEVER_MET
 from colonnade.drivers.processes.logs import Once
 from colonnade.drivers.processes.node import Node
@@ -35,9 +39,10 @@ from colonnade.drivers.processes.wire import (
     control,
     open_envelope,
     read_control,
-    shortened,
 )
 from colonnade.protocol.errors import ConfigError, RemoteProtocolError
+from colonnade.protocol.foreign import harmless
+from colonnade.protocol.quota import MINUTE_S, Bucket, take_from_all
 
 __all__ = [
     "BROKEN",
@@ -52,13 +57,14 @@ __all__ = [
 ]
 
 SERVICE, JOIN, STATUS = "colonnade.Federation", "Join", "Status"
-HANDSHAKE_S = 10.0
+REQUEST_S = 2.0  # for the empty request of a status
 FAREWELL_S = 5.0
 MAX_ABSENT_S = 10.0  # extra time for parties that are away at the end
 REFUSAL_DELAYS_S = (0.0, 0.2, 0.5, 1.0, 2.0, 5.0)  # by refusals of the same peer within a minute
 MAX_DELAYED = 64
-MAX_CALLS = 8  # at the same time, per party, and for all unlisted callers together
 MAX_GUESTS = 1000
+MAX_NAME = 255  # characters of a name in a certificate
+TOO_MANY = "too many calls at the same time"
 AT_DOOR_S = 5.0  # a party waits so long for the others, is told which are missing, and tries again
 
 BROKEN = (grpc.aio.AioRpcError, grpc.aio.UsageError, grpc.aio.InternalError, asyncio.InvalidStateError)
@@ -93,8 +99,8 @@ class Refused(Exception):
     """A caller that is refused; `final` if trying again is useless, `waited` if it needs no further delay."""
 
     def __init__(self, cause: str, final: bool = True, waited: bool = False) -> None:
-        super().__init__(cause)
-        self.cause = shortened(cause)
+        self.cause = harmless(cause)  # a guest may have chosen a part of it
+        super().__init__(self.cause)
         self.final, self.waited = final, waited
 
 
@@ -116,10 +122,15 @@ class Service:
         self._node, self._identity, self._members = node, identity, members
         self._terms, self._status, self._admit_late, self._run = terms, status, admit_late, run
         self.relay = Relay(node) if relay else None  # if parties talk to each other
-        self._complaints = Once(node.log)
+        self._complaints, self._changes = Once(node.log), Once(node.log)
+        self._outsiders = Once(node.log)  # apart: many addresses must not hide other complaints
         self._refusals: dict[str, list[float]] = {}
         self._delayed = 0
-        self._calls: dict[str, int] = {}  # in progress
+        self._calls: Counter[str] = Counter()  # in progress, by member; "": of callers that are not members
+        self._open: set[Any] = set()  # contexts of these calls
+        self._joins = {name: Bucket(node.limits.max_joins, MINUTE_S) for name in node.peers}
+        self._connections: Connections | None = None
+        self._watch: asyncio.Future[None] | None = None
         self._instances: dict[str, int] = {}
         self._at_door: list[str] = []  # parties that wait until all are here
         self._all_came = asyncio.Event()
@@ -132,12 +143,20 @@ class Service:
         """Listen; returns the address with the actual port. Raises ConfigError if the port is taken."""
         limits = self._node.limits
         options = channel_options(limits.max_message_bytes, limits.heartbeat_s, limits.lost_after_s)
-        options += [("grpc.server_handshake_timeout_ms", int(1000 * HANDSHAKE_S))]  # of TLS
-        calls = MAX_CALLS * (len(self._node.peers) + 1) + MAX_DELAYED
-        self._server = grpc.aio.server(options=options, maximum_concurrent_rpcs=calls)
+        raise_descriptor_limit()
+        connections = connections_allowed(limits.max_connections)
+        options += [
+            ("grpc.max_allowed_incoming_connections", connections),
+            ("grpc.server_handshake_timeout_ms", int(1000 * limits.handshake_s)),  # of TLS
+            ("grpc.max_connection_idle_ms", max(1000, int(1000 * limits.handshake_s))),  # without a call
+            ("grpc.max_concurrent_streams", 2 * limits.max_calls),  # on one connection
+        ]
+        # gRPC's own limit of calls in all would let one caller keep the others out.
+        self._server = grpc.aio.server(options=options)
         handlers = {
             JOIN: grpc.stream_stream_rpc_method_handler(self._join),
-            STATUS: grpc.unary_unary_rpc_method_handler(self._answer_status),
+            # A stream of one request: gRPC would wait for a single request without a limit, and without telling.
+            STATUS: grpc.stream_stream_rpc_method_handler(self._answer_status),
         }
         self._server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, handlers),))
         pair = (self._identity.key, self._identity.certificate)
@@ -152,7 +171,9 @@ class Service:
                 address,
                 "cannot listen there: another server may use this port; stop it, or choose another port",
             )
+        self._connections = Connections(port, connections, self._hung_up_on)
         await self._server.start()
+        self._watch = asyncio.ensure_future(self._connections.watch(limits.handshake_s, limits.max_per_address))
         return f"{address.rpartition(':')[0]}:{port}"
 
     async def stop(self, end: End) -> None:
@@ -168,26 +189,70 @@ class Service:
         until = time.monotonic() + FAREWELL_S + min(self._node.limits.lost_after_s, MAX_ABSENT_S)
         while time.monotonic() < until and told - self.byes.keys() and not self._node.stopped:
             await asyncio.sleep(0.02)
-        await self._server.stop(0.5)
+        await self._close(0.5)
 
     async def hang_up(self) -> None:
         """Close without END: this server will restart."""
         if self._server is not None:
-            await self._server.stop(0.2)
+            await self._close(0.2)
 
-    # One connection
+    async def _close(self, grace_s: float) -> None:
+        if self._watch is not None:
+            self._watch.cancel()
+        await self._server.stop(grace_s)
+
+    # One call
+
+    def _admits_call(self, name: str, context: Any) -> bool:
+        """Count a call while it lasts; False if the caller has too many. Members never share with other callers."""
+        connections, peer = self._connections, context.peer()
+        assert connections is not None
+        caller = name if self._is_member(name, context) else ""
+        self._calls[caller] += 1
+        self._open.add(context)
+        if caller:
+            connections.called(peer)
+
+        def over(_: object) -> None:  # later than our end, if the caller does not read
+            self._calls[caller] -= 1
+            self._open.discard(context)
+            if caller:
+                connections.hung_up(peer)
+
+        context.add_done_callback(over)
+        if self._calls[caller] <= self._node.limits.max_calls:
+            return True
+        self._count("calls", peer=name, cause=TOO_MANY)
+        return False
+
+    def _is_member(self, name: str, context: Any) -> bool:
+        listed = name in self._node.peers or name == self._identity.name
+        return listed and self._members.get(name) in (None, _fingerprint(context))
+
+    def _count(self, kind: str, **complaint: Any) -> None:
+        """Count a refusal, and log it once."""
+        self._node.refused[kind] += 1
+        self._complaints.warning("refused", **complaint)
+
+    def _hung_up_on(self, kind: str, address: str) -> None:
+        """Count a connection that was ended because no member called on it."""
+        cause = "too many connections" if kind == "connections" else "connected, but no member called"
+        self._node.refused[kind] += 1
+        self._outsiders.warning("refused", host=address, cause=cause)
+
+    def _cut_if_open(self, context: Any) -> None:
+        """End the connection of a call that the server has ended, if the caller has still not read its end."""
+        if context in self._open and self._connections is not None:
+            self._connections.cut(context.peer())
 
     async def _join(self, _requests: object, context: Any) -> None:
-        name = _common_name(context) or "unnamed"
-        caller = name if name in self._node.peers else ""
-        self._calls[caller] = self._calls.get(caller, 0) + 1
-        context.add_done_callback(lambda _: self._hung_up(caller))  # later than our end, if the guest does not read
+        name = _common_name(context)
+        if not self._admits_call(name, context):
+            return  # without an answer: such a caller must not keep others out
         try:
-            if self._calls[caller] > MAX_CALLS:
-                self._complaints.warning("refused", peer=name, cause="too many connections at the same time")
-                return  # without an answer: such a caller must not keep others out
             peer = self._known(name, context)
             hello = await self._hello(name, context)
+            self._admits_join(peer)
             await self._admit(peer, hello)
             await self._converse(peer, hello, context)
         except Refused as refusal:
@@ -195,18 +260,25 @@ class Service:
         except RemoteProtocolError as error:
             await self._refuse(name, Refused(error.cause), context)
         except (TimeoutError, grpc.aio.AioRpcError, grpc.aio.UsageError, grpc.aio.InternalError):
+            self._node.refused["handshake"] += 1
             self._complaints.warning("handshake not finished", peer=name)
+        finally:
+            asyncio.get_running_loop().call_later(FAREWELL_S, self._cut_if_open, context)
 
-    def _hung_up(self, caller: str) -> None:
-        self._calls[caller] -= 1
+    def _admits_join(self, peer: Peer) -> None:
+        if take_from_all([self._joins[peer.name]], 1, time.monotonic_ns()):
+            self._node.refused["joins"] += 1
+            raise Refused(f"joins more than {self._node.limits.max_joins} times a minute", final=False)
 
     def _known(self, name: str, context: Any) -> Peer:
         """The peer of this name; raises Refused if it is not on the list or its certificate is not the pinned one."""
         peer = self._node.peers.get(name)
         if peer is None:
+            self._node.refused["strangers"] += 1
             raise Refused(f"{name!r} is not on the list of parties")
         pinned = self._members.get(name)
         if pinned is not None and pinned != _fingerprint(context):
+            self._node.refused["strangers"] += 1
             raise Refused(f"the certificate of {name!r} is not the one in the list of members")
         if peer.standing.given_up:
             raise Refused(peer.standing.given_up)
@@ -215,13 +287,14 @@ class Service:
         return peer
 
     async def _hello(self, name: str, context: Any) -> Hello:
-        async with asyncio.timeout(HANDSHAKE_S):
+        async with asyncio.timeout(self._node.limits.handshake_s):
             data = await context.read()
         if data is grpc.aio.EOF:
             raise Refused("closed the connection before its hello", final=False)
         hello = read_control(open_envelope(data, name), Kind.HELLO, Hello, name)
         differs = self._terms(name, hello)
         if differs:
+            self._node.refused["terms"] += 1
             raise Refused(str(differs), final=not isinstance(differs, RetryLater))
         if not self._admit_late:
             await self._wait_for_all(name)
@@ -249,7 +322,7 @@ class Service:
 
     async def _admit(self, peer: Peer, hello: Hello) -> None:
         """Allow one stream per party. The same process may replace its own stream, another process may not."""
-        until = time.monotonic() + HANDSHAKE_S
+        until = time.monotonic() + self._node.limits.handshake_s
         while peer.stream is not None:
             if self._instances.get(peer.name) != hello.instance or time.monotonic() > until:
                 raise Refused(f"{peer.name!r} is connected already", final=False)
@@ -286,7 +359,7 @@ class Service:
             if peer.stream is stream:
                 peer.stream = None
                 self.attendance.left(peer.name, node.clock())
-        node.log.info("disconnected", peer=peer.name, cause=cause)
+        self._changes.info("disconnected", peer=peer.name, cause=cause)
 
     async def _read(self, peer: Peer, stream: Stream, context: Any) -> str:
         while True:
@@ -303,7 +376,7 @@ class Service:
                 self.relay.forward(peer.name, open_envelope(data, peer.name).body)
             elif kind == Kind.REFUSAL:
                 refusal = read_control(open_envelope(data, peer.name), Kind.REFUSAL, Refusal, peer.name)
-                return f"it refused a message: {shortened(refusal.cause)}"
+                return f"it refused a message: {refusal.cause}"
             elif kind != Kind.ACK:
                 raise RemoteProtocolError(peer.name, f"unexpected frame of kind {Kind(kind).name}")
 
@@ -335,15 +408,21 @@ class Service:
 
     # Questions
 
-    async def _answer_status(self, _request: bytes, context: Any) -> bytes:
+    async def _answer_status(self, _requests: object, context: Any) -> None:
         name = _common_name(context)
-        pinned = self._members.get(name or "", "")
-        if (name != self._identity.name and name not in self._node.peers) or pinned not in ("", _fingerprint(context)):
-            self._complaints.warning(
-                "refused", peer=name, host=_host(context), cause="asked for the status, but is not a member"
-            )
+        if not self._admits_call(name, context):
+            await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, TOO_MANY)
+        if not self._is_member(name, context):
+            self._count("strangers", peer=name, host=_host(context), cause="asked for the status, but is not a member")
             await context.abort(grpc.StatusCode.PERMISSION_DENIED, f"{name!r} is not a member")
-        return msgspec.json.encode(self._status())
+        try:
+            async with asyncio.timeout(REQUEST_S):
+                await context.read()
+        except TimeoutError:
+            self._count("handshake", peer=name, host=_host(context), cause="asked for the status, but sent no request")
+            await context.abort(grpc.StatusCode.DEADLINE_EXCEEDED, "no request came")
+        await context.write(msgspec.json.encode(self._status()))
+        asyncio.get_running_loop().call_later(FAREWELL_S, self._cut_if_open, context)
 
 
 async def until_it_ends(stream: Stream, reading: Any) -> str:
@@ -365,9 +444,9 @@ async def until_it_ends(stream: Stream, reading: Any) -> str:
         await asyncio.gather(reader, writer, return_exceptions=True)
 
 
-def _common_name(context: Any) -> str | None:
+def _common_name(context: Any) -> str:
     names = context.auth_context().get("x509_common_name") or [b""]
-    return names[0].decode("utf-8", "replace") or None
+    return harmless(names[0].decode("utf-8", "replace"))[: MAX_NAME + 1] or "unnamed"
 
 
 def _fingerprint(context: Any) -> str:

@@ -81,8 +81,10 @@ class Party(Member[State]):
 
     @on(GoOn, SERVER)
     def go_on(self, sender: str, message: GoOn) -> None:
-        """The others are further. If this party is busy, its next upload gets this answer, too."""
-        if self.state.waiting and message.round > self.state.round:
+        """The server is at another round. If this party is busy, its next upload gets this answer, too."""
+        if not 0 <= message.round < 2**53:
+            raise RemoteProtocolError(sender, f"sends this party to round {message.round}")
+        if self.state.waiting and message.round != self.state.round:
             self.state.round = message.round
             self.begin()
 

@@ -71,12 +71,8 @@ class Server(Coordinator[State]):
         expected = (len(self.walk.batch(round)) if 0 <= round < 2**53 else 0, self.width)
         if values.shape != expected or values.dtype != np.float32 or not are_sane(values):
             raise RemoteProtocolError(sender, f"embeddings {values.shape} of round {round}, expected {expected} sane")
-        if round < s.round:
+        if round != s.round:  # the server's round counts: no party moves the others
             return self.send(sender, GoOn(s.round))
-        if round > s.round:
-            for name in s.uploads:
-                self.send(name, GoOn(round))
-            s.round, s.uploads = round, {}
         s.uploads[sender] = values
         self.advance()
 
