@@ -8,6 +8,7 @@ import torch
 from torch import nn
 
 from colonnade.models import Network, OptimiserSpec, Regulariser
+from colonnade.models.held import Held
 from colonnade.protocol import state
 from colonnade.protocol.errors import ConfigError
 
@@ -280,3 +281,13 @@ def test_read_only_arrays_are_taken():
     expected = network.backward(x, 0, 0, g)
     x.flags.writeable = g.flags.writeable = False
     np.testing.assert_array_equal(network.backward(x, 1, 0, g), expected)
+
+
+def test_a_loaded_copy_has_forgotten_its_forward_pass():
+    """Without that, a role that goes back would use the graph of other rows under the same key."""
+    network = Network(nn.Linear(1, 1, bias=False), SGD)
+    held = Held(network, 1)
+    held.at(0).forward(np.ones((4, 1), np.float32), 0, 0)
+    held.load({})
+    gradient = held.at(0).backward(np.full((1, 1), 3, np.float32), 0, 0, np.ones((1, 1), np.float32))
+    assert gradient.tolist() == [3.0]

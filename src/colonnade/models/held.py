@@ -43,6 +43,8 @@ class Held:
 
     def load(self, saved: dict[str, Any]) -> None:
         self._keys = [None] * len(self._keys)
+        for copy in self._copies:
+            copy.forget_forward()  # keys may repeat
         for key, state in saved.items():
             self.at(int(key)).load(state)
             self._keys[int(key) % len(self._keys)] = int(key)

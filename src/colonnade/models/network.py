@@ -101,6 +101,10 @@ class Network(Parameters):
         self.theta.copy_(other.theta)
         self.commit(other._committed)
 
+    def forget_forward(self) -> None:
+        """Drop the graph of the last forward pass."""
+        self._tape = None
+
     def commit(self, buffers: Sequence[Array | Tensor]) -> None:
         """Set the buffers with which the next pass begins."""
         for committed, value in zip(self._committed, buffers, strict=False):
