@@ -1,6 +1,6 @@
 """Random and mutated frames against the codec and against a live server: no crash, no growth in memory.
 
-    python benchmarks/fuzz.py [--frames 100000] [--live 100000] [--seed 0]
+    python benchmarks/fuzz.py [--frames 100000] [--live 100000] [--seed 0] [--workers 1]
 
 The codec may answer with a message or a CodecError and nothing else. The live server is the real one on loopback,
 with an honest party in training and a hostile one that holds a valid certificate: every wrong frame costs
@@ -21,7 +21,9 @@ import sys
 import tempfile
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field
+from multiprocessing import get_context
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -472,6 +474,14 @@ async def fuzz_server(frames: int, seed: int, folder: Path) -> Tally:
     return tally
 
 
+def fuzz(what: str, frames: int, seed: int) -> Tally:
+    """Run one of the two tests; in a worker."""
+    if what == "codec":
+        return fuzz_codec(frames, seed)
+    with tempfile.TemporaryDirectory() as folder:
+        return asyncio.run(fuzz_server(frames, seed, Path(folder) / "run"))
+
+
 def main() -> int:
     """Run both tests and print the verdict."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -480,19 +490,17 @@ def main() -> int:
         "--live", type=int, default=None, help="frames against the live server; default: as many as --frames"
     )
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--workers", type=int, default=1, help="processes, each with a server of its own")
     chosen = parser.parse_args()
-    good = True
-    with tempfile.TemporaryDirectory() as folder:
-        live = chosen.frames if chosen.live is None else chosen.live
-        for what, run in {
-            "codec": lambda: fuzz_codec(chosen.frames, chosen.seed),
-            "server": lambda: asyncio.run(fuzz_server(live, chosen.seed, Path(folder) / "run")),
-        }.items():
-            tally = run()
-            print(tally.line(what), flush=True)
-            for line in tally.trouble[:10]:
-                print(f"  {line}")
-            good = good and not tally.trouble and tally.after_mb - tally.before_mb < MAX_GROWTH_MB
+    live, good = chosen.frames if chosen.live is None else chosen.live, True
+    with ProcessPoolExecutor(chosen.workers, get_context("spawn")) as pool:
+        for what, frames in {"codec": chosen.frames, "server": live}.items():
+            parts = [(what, -(-frames // chosen.workers), chosen.seed + worker) for worker in range(chosen.workers)]
+            for tally in pool.map(fuzz, *zip(*parts, strict=True)):
+                print(tally.line(what), flush=True)
+                for line in tally.trouble[:10]:
+                    print(f"  {line}")
+                good = good and not tally.trouble and tally.after_mb - tally.before_mb < MAX_GROWTH_MB
     print("no crash, no growth" if good else "FAILED")
     return 0 if good else 1
 
