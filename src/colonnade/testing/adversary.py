@@ -52,7 +52,7 @@ class Calm:
     bytes: dict[str, int]  # size of each role's state
     updates: int
     reason: str
-    random: frozenset[str]  # fields of messages that hold random numbers
+    random: frozenset[str]  # fields of messages and states that hold random numbers
 
 
 @dataclass(slots=True)
@@ -116,8 +116,9 @@ def record(setting: Federation) -> Calm:
     sizes = {node.role.name: len(state.pack(node.role.save())) for node in simulator.nodes}
     server = simulator.principal
     updates = server.role.summary()["updates"]
-    random = frozenset(name for letter in letters for name in _large(letter.message))
-    return Calm(tuple(letters), dict(turns), simulator.number, sizes, updates, server.finished, random)
+    random = {name for letter in letters for name in _large(letter.message)}
+    random |= {name for node in simulator.nodes for name in _large_in(node.role.save())}
+    return Calm(tuple(letters), dict(turns), simulator.number, sizes, updates, server.finished, frozenset(random))
 
 
 def _large(message: Message) -> Iterator[str]:
@@ -127,6 +128,18 @@ def _large(message: Message) -> Iterator[str]:
         numbers = value if isinstance(value, list) else [value]
         if any(isinstance(number, int) and abs(number) > SMALL_RUN for number in numbers):
             yield name
+
+
+def _large_in(tree: Any, name: str = "") -> Iterator[str]:
+    """The same of a state."""
+    if isinstance(tree, dict):
+        for key, value in tree.items():
+            yield from _large_in(value, key if isinstance(key, str) else name)
+    elif isinstance(tree, list | tuple):
+        for value in tree:
+            yield from _large_in(value, name)
+    elif isinstance(tree, int) and abs(tree) > SMALL_RUN:
+        yield name
 
 
 class _Case:

@@ -115,13 +115,15 @@ class Aggregations:
     def receive(self, sender: int, message: Masked | Masks) -> list[Send]:
         """Alg. 2 l. 4, 5: add a child's sum.
 
-        Drop a sum over other rows or parties than this party was asked for: either the child lies, or the initiator
-        asked the two of them different questions.
+        Drop a second sum, and a sum over other rows or parties than this party was asked for: either the child lies, or
+        the initiator asked it twice, or asked the two of them different questions.
         """
         key = message.initiator, message.nonce
         self._check(sender, message, self.sums.get(key))
         entry = self.sums.get(key) or self._new(*key)
-        if entry.members and message.asked != entry.asked:
+        known = entry.masked if isinstance(message, Masked) else entry.masks
+        expected = entry.asked if entry.members else entry.said.get(sender, message.asked)
+        if sender in known or message.asked != expected:
             return []
         if not entry.members:
             entry.said[sender] = message.asked
@@ -143,10 +145,6 @@ class Aggregations:
             raise RemoteProtocolError(name, "sends masks, although protocol.masking = 'off'")
         if entry is None:
             return
-        if sender in (entry.masked if on_first else entry.masks):
-            raise RemoteProtocolError(name, f"sends a {type(message).__name__} sum twice")
-        if entry.said.get(sender, message.asked) != message.asked:
-            raise RemoteProtocolError(name, "sends two answers to different requests under one number")
         if not entry.members or message.asked != entry.asked:
             return
         if len(values) != entry.rows:
