@@ -11,7 +11,7 @@ from colonnade.drivers.simulator import ClockConfig, Compute, Fault, Link, Serve
 from colonnade.drivers.simulator import checkpoint as simulator_checkpoint
 from colonnade.protocol import state
 from colonnade.protocol.codec import Codec
-from colonnade.protocol.errors import LocalProtocolError
+from colonnade.protocol.errors import LocalProtocolError, RemoteProtocolError
 from colonnade.protocol.events import (
     NANOSECONDS,
     CancelTimer,
@@ -733,3 +733,29 @@ def test_a_saved_simulator_goes_on_bit_for_bit(events: int) -> None:
     assert [role.log for role in twin_roles] == [role.log for role in roles]
     assert [node.save() for node in twin.nodes] == [node.save() for node in run.nodes]
     assert [node.utilisation(twin.now) for node in twin.nodes] == [node.utilisation(run.now) for node in run.nodes]
+
+
+def refuses_lies(role: Scripted, event: Event, now: int) -> Sequence[Effect]:
+    if isinstance(event, Received) and describe(event).endswith("lie"):
+        raise RemoteProtocolError(event.sender, "lies")
+    if isinstance(event, TimerFired):
+        return [Send("a", Note("arrives after the lie"))]
+    return [SetTimer("t", S // 2)] if isinstance(event, Started) else []
+
+
+def test_a_refused_message_restarts_the_conversation_of_two_roles_only() -> None:
+    server = Scripted("server", refuses_lies)
+    liar = Scripted("a", at_start(Send("server", Note("lie")), Send("server", Note("in transit"))))
+    other = Scripted("b", at_start(Send("server", Note("true"))))
+    run = simulator(server, liar, other, network=Link(latency_s=1.0, bandwidth_mbps=inf))
+    run.on_refusal = lambda node, error: run.restart_conversation(node.role.name, error.peer)
+    run.run()
+    assert happenings(server) == [(0.5, "timer t"), (1, "a: lie"), (1, "joined a"), (1, "b: true")]
+    assert happenings(liar) == [(1, "joined server")]
+    assert happenings(other) == []
+
+
+def test_without_a_policy_a_refused_message_fails_the_run() -> None:
+    liar = Scripted("a", at_start(Send("server", Note("lie"))))
+    with pytest.raises(RemoteProtocolError, match="a: lies"):
+        simulator(Scripted("server", refuses_lies), liar).run()

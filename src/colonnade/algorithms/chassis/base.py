@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Any, ClassVar, Generic, Protocol, TypeVar, runtime_checkable
+from typing import Any, ClassVar, Generic, Protocol, TypeGuard, TypeVar
 
 from colonnade.algorithms.chassis.rules import ANYONE, Rules, Sender, find
 from colonnade.protocol.errors import LocalProtocolError, RemoteProtocolError
@@ -46,7 +46,6 @@ class RoleState:
     jobs: int = 0  # jobs started so far: the token of the newest
 
 
-@runtime_checkable
 class Saves(Protocol):
     """A component of a role that saves itself: a network, a table, a guard."""
 
@@ -55,6 +54,12 @@ class Saves(Protocol):
 
     def load(self, saved: Any) -> None:
         """Restore what `save` returned, in place."""
+
+
+def _saves(value: object) -> TypeGuard[Saves]:
+    """As `isinstance(value, Saves)`, which takes much longer; most attributes of a role are no components."""
+    kind = type(value)
+    return hasattr(kind, "save") and hasattr(kind, "load")
 
 
 class _Turn:
@@ -234,10 +239,10 @@ class Chassis(Generic[S]):
         """Find the attributes that save themselves, also those in tuples."""
         found: dict[str, Saves] = {}
         for name, value in vars(self).items():
-            if isinstance(value, Saves):
+            if _saves(value):
                 found[name] = value
             elif isinstance(value, tuple):
-                found |= {f"{name}.{place}": one for place, one in enumerate(value) if isinstance(one, Saves)}
+                found |= {f"{name}.{place}": one for place, one in enumerate(value) if _saves(one)}
         return found
 
     def _seal(self) -> None:

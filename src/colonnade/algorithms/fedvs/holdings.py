@@ -168,7 +168,7 @@ class Exchange:
 
     def _check(self, sender: str, n: int, message: ModelShare, shape: tuple[int, ...], rows: int) -> Key:
         key = _key_of(message)
-        if not (0 <= message.round < LAST_ROUND and message.attempt >= 0 and 0 <= message.trained < LAST_ROUND):
+        if not all(0 <= number < LAST_ROUND for number in (*key, message.trained)):
             raise RemoteProtocolError(sender, f"a model share of round {message.round}, attempt {message.attempt}")
         check_elements(sender, "a model share", message.model, shape)
         places = rows if key == self.key else len(message.blinding)

@@ -279,7 +279,7 @@ class Party(Chassis[State]):
         # `Answered` relies on this length: a longer chunk could overlap with one that this party answered for.
         longest = min(side.data.places, CHUNK_PLACES)
         places = 0 < message.places <= longest if side.testing else message.places == self.walk.places
-        times = 0 <= message.round < LAST_ROUND and message.attempt >= 0
+        times = 0 <= message.round < LAST_ROUND and 0 <= message.attempt < LAST_ROUND
         awaited = message.awaited
         blinders = sorted(set(awaited)) == awaited and set(awaited) <= set(among)
         enough = len(awaited) > self.options.T if side.lasting else not awaited

@@ -140,7 +140,8 @@ class Server(Counting[State]):
         s, n = self.state, self.index[sender]
         known = set(message.held) <= set(range(len(self.names))) and n in message.held
         once = len(message.held) <= len(self.names)
-        if not (known and once and max(message.round, message.attempt, message.position, message.tested) < LAST_ROUND):
+        numbers = message.round, message.attempt, message.position, message.tested
+        if not (known and once and all(-1 <= number < LAST_ROUND for number in numbers)):
             raise RemoteProtocolError(sender, f"reports an impossible preparation: {message!r:.120}")
         s.prepared[n] = message.held
         s.claims[n] = (message.round, message.attempt), message.position, message.tested

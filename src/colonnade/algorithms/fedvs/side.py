@@ -40,6 +40,9 @@ class Side(Component):
 
     def take(self, sender: str, n: int, message: ModelShare, shape: tuple[int, int]) -> bool:
         """Take a share; False if it is useless."""
+        if message.model.ndim != 2 or message.blinding.ndim != 2:
+            shapes = f"{message.model.shape} and {message.blinding.shape}"
+            raise RemoteProtocolError(sender, f"a model and blinding of shapes {shapes}, not of two dimensions")
         if len(message.blinding) > self.data.places:
             raise RemoteProtocolError(sender, f"blinding for {len(message.blinding)} places of {self.data.places}")
         if self.lasting:

@@ -85,7 +85,7 @@ class Probing(Stepping[T], Generic[T]):
     def decoded(self, sender: str, message: M) -> M:
         """Also decode ĉ, which a party encodes as it does c, one direction at a time."""
         message = super().decoded(sender, message)
-        if not isinstance(message, Probe) or not len(message.perturbed):
+        if not isinstance(message, Probe) or not message.perturbed.ndim or not len(message.perturbed):
             return message
         parts = [(one, arrived(sender, one, self.decode)) for one in message.perturbed]
         if all(one is values for one, values in parts):

@@ -10,7 +10,7 @@ Evaluation is delivered at once. It takes no virtual time and is no part of the 
 """
 
 from collections.abc import Callable, Iterable
-from heapq import heappop, heappush
+from heapq import heapify, heappop, heappush
 from typing import Any
 
 from colonnade.drivers.simulator.clock import ClockConfig, Pace
@@ -20,7 +20,7 @@ from colonnade.drivers.simulator.simulated_node import Job, SimulatedNode
 from colonnade.drivers.simulator.timeline import JOB_ENDED, JOB_STARTED, MESSAGE_ARRIVED, MESSAGE_LEFT, Timeline
 from colonnade.drivers.traffic import Traffic
 from colonnade.protocol.codec import Codec
-from colonnade.protocol.errors import LocalProtocolError
+from colonnade.protocol.errors import LocalProtocolError, RemoteProtocolError
 from colonnade.protocol.events import (
     NANOSECONDS,
     CancelTimer,
@@ -73,6 +73,8 @@ class Simulator:
     ) -> None:
         self.codec, self._on_emit, self._on_event, self._check = codec, on_emit, on_event, check
         self.on_send: Callable[[str, Send, int], None] | None = None  # gets sender, effect and bytes; evaluation, too
+        # Gets the node and the error when a role refuses a message; None: the run fails.
+        self.on_refusal: Callable[[SimulatedNode, RemoteProtocolError], None] | None = None
         self.workers: Lanes | None = None  # computes the jobs; None: this thread does
         self.stopping = False  # `advance` returns after the current event; a signal handler may set it
         roles = list(roles)
@@ -94,6 +96,7 @@ class Simulator:
         self._note = self.timeline.note
         self.heap: list[Entry] = []
         self._instant: list[tuple[SimulatedNode, Event]] = []  # evaluation events to deliver now
+        self._stack: list[tuple[SimulatedNode, Event]] = []  # those whose turn comes after the event being delivered
         self.pending = 0  # entries in the heap that are not timers
         self.idle_timers = 0
         self.idle_since = 0  # the running number at the first of them
@@ -224,7 +227,12 @@ class Simulator:
             self._on_event(time, node.role.name, event)
         if node.running is not None and not self._promised(node, event):
             node.settle()
-        self._perform(node, node.role.handle(event, time))
+        try:
+            effects = node.role.handle(event, time)
+        except RemoteProtocolError as error:
+            self._refused(node, event, error)
+        else:
+            self._perform(node, effects)
         if self._check:
             node.role.validate()
         if self._instant:
@@ -264,14 +272,52 @@ class Simulator:
 
     def _deliver_instants(self, time: int) -> None:
         """Deliver an event's effects before the next event, so that one answer at a time is in memory."""
-        stack: list[tuple[SimulatedNode, Event]] = []
+        stack = self._stack
         while stack or self._instant:
             stack += reversed(self._instant)
             self._instant.clear()
             node, event = stack.pop()
             if node.running is not None:
                 node.settle()
-            self._perform(node, node.role.handle(event, time))
+            try:
+                effects = node.role.handle(event, time)
+            except RemoteProtocolError as error:
+                self._refused(node, event, error)
+            else:
+                self._perform(node, effects)
+
+    def _refused(self, node: SimulatedNode, event: Event, error: RemoteProtocolError) -> None:
+        """Report a refused message. Only a message can be refused: for other events the error is the role's own."""
+        if self.on_refusal is None or not isinstance(event, Received):
+            raise error
+        self.on_refusal(node, error)
+
+    def restart_conversation(self, one: str, other: str) -> None:
+        """Drop all messages in transit between two roles, and tell both that their conversation starts again."""
+        self.cut(one, other)
+        for name, peer in ((one, other), (other, one)):
+            self.tell(name, PeerJoined(peer, reset=True))
+
+    def cut(self, one: str, other: str) -> None:
+        """Drop all messages in transit between two roles."""
+        pair, kept = {one, other}, []
+        for entry in self.heap:
+            if not self._is_between(pair, entry[3], entry[4]):
+                kept.append(entry)
+            elif entry[5][3]:  # not evaluation, which the timeline leaves out
+                self._note((4 * entry[5][0] + MESSAGE_ARRIVED, self.now))
+        self.pending -= len(self.heap) - len(kept)
+        heapify(kept)
+        self.heap[:] = kept  # `advance` holds the list
+        for waiting in (self._instant, self._stack):
+            waiting[:] = [(node, event) for node, event in waiting if not self._is_between(pair, node.index, event)]
+
+    def _is_between(self, pair: set[str], receiver: int, event: Any) -> bool:
+        return isinstance(event, Received) and {event.sender, self.nodes[receiver].role.name} == pair
+
+    def tell(self, name: str, event: PeerJoined | PeerLost) -> None:
+        """Deliver this event to the role next."""
+        self._push(self.now, FIRST, self._index[name], event)
 
     def _work_done(self, node: SimulatedNode, time: int, number: int, event: WorkDone) -> None:
         job = node.jobs.get(event.token)

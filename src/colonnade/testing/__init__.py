@@ -1,0 +1,1 @@
+"""For authors of methods: a member that lies, and what honest members must do about it."""

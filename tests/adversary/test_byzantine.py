@@ -1,0 +1,43 @@
+"""One Byzantine member in small federations of every method: the honest members survive whatever the codec accepts.
+
+benchmarks/adversary.py runs the same cases in far larger numbers. `--replay METHOD:SEED` shows a case.
+"""
+
+import pytest
+import torch
+
+from colonnade.testing.cases import METHODS_WITH_PARTIES, case, describe, sweep_case, variants_of
+
+CASES = 8  # of each method
+SHARE = 0.01  # of a sweep's messages
+
+
+@pytest.fixture(autouse=True, scope="module")
+def one_torch_thread():
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.mark.parametrize("name", METHODS_WITH_PARTIES)
+def test_honest_members_survive_a_liar(name):
+    outcomes = []
+    for seed in range(CASES):
+        outcome = case(name, seed)
+        assert not outcome.fault, f"{name}:{seed} ({describe(name, seed)}) {outcome.fault}: {outcome.what}"
+        outcomes.append(outcome)
+    assert {outcome.end for outcome in outcomes} <= {"finished", "ended", "waits"}
+    assert any(outcome.refused for outcome in outcomes)
+
+
+@pytest.mark.parametrize("name", METHODS_WITH_PARTIES)
+def test_no_field_of_a_message_was_forgotten(name):
+    swept = sweep_case(name, len(name) % len(variants_of(name)), share=SHARE)
+    assert not swept.findings, f"{len(swept.findings)} findings, e.g. {swept.findings[0]}"
+    assert 0 < swept.refused < swept.messages
+
+
+def test_a_case_repeats_exactly():
+    first, second = case("t-sync", 3), case("t-sync", 3)
+    assert first == second
