@@ -61,6 +61,7 @@ from colonnade.protocol.messages import EvaluationReply, EvaluationRequest, Mess
 
 MESSAGES = tuple(kind for kind in (*VAFL_PAYLOADS, *EVALUATION_PAYLOADS) if issubclass(kind, Message))
 MAX_GROWTH_MB = 48.0
+TRIES = 5
 ANSWER_S = 30.0
 
 
@@ -346,9 +347,17 @@ class Mallory:
 
     async def join(self) -> Any:
         """A stream after a welcome; the conversation restarts."""
-        call = self.call()
-        await call.write(control(Kind.HELLO, self.hello()))
-        first = open_envelope(await asyncio.wait_for(call.read(), ANSWER_S), "server")
+        for _ in range(TRIES):
+            call = self.call()
+            try:
+                await call.write(control(Kind.HELLO, self.hello()))
+                first = open_envelope(await asyncio.wait_for(call.read(), ANSWER_S), "server")
+                break
+            except grpc.aio.AioRpcError as error:
+                if error.code() != grpc.StatusCode.UNAVAILABLE:
+                    raise  # the server cuts a connection on which an ended call was not read: connect again
+        else:
+            raise RuntimeError(f"not connected after {TRIES} tries")
         if first.kind != Kind.WELCOME:
             raise RuntimeError(f"not welcome: {bytes(first.body)!r}")
         return call

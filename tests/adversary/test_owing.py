@@ -114,7 +114,7 @@ def test_the_status_says_who_owes_what(tmp_path: Path) -> None:
             assert told["parties"][1]["owed_s"] == 17.0
             console = Console(file=io.StringIO(), width=160)
             console.print(status_table(told))
-            assert f"{told['parties'][1]['owes']}, 17 s" in console.file.getvalue()
+            assert f"{told['parties'][1]['owes']}: owed by {mallory.name} (17 s)" in console.file.getvalue()
 
     asyncio.run(run())
 

@@ -161,7 +161,7 @@ def test_other_magic_and_other_versions_are_refused() -> None:
     assert "not a Colonnade frame" in refusal(b"")
     newer = refusal(GOOD[:3] + b"\x02" + GOOD[4:])
     assert "version 2" in newer
-    assert "speaks 1" in newer
+    assert "this member uses 1" in newer
 
 
 def test_a_header_too_long_for_its_frame_or_for_any_frame_is_refused() -> None:

@@ -40,15 +40,15 @@ def rows(first, last, losses=(2.3, 0.5), missing=()):
         ("accuracy", (0.1, 0.9), (2.3, 0.5), None),
         ("accuracy", (0.1, 0.08), (2.3, 2.2), None),  # 0.05 may be chance: 1/√400
         ("accuracy", (0.1, 0.12), (2.3, 2.35), None),
-        ("accuracy", (0.5, 0.44), (0.7, 0.6), "the accuracy is worse than before training: 0.44, it was 0.5"),
-        ("accuracy", (0.1, 0.09), (2.3, 8651.0), "the loss is worse than before training: 8651, it was 2.3"),
+        ("accuracy", (0.5, 0.44), (0.7, 0.6), "the accuracy is worse than before training: 0.44 instead of 0.5"),
+        ("accuracy", (0.1, 0.09), (2.3, 8651.0), "the loss is worse than before training: 8651 instead of 2.3"),
         ("accuracy", (0.5, 0.8), (0.69, 0.9), None),  # too sure of its mistakes, but it has learnt
         ("auc", (None, 0.8), (0.69, 0.5), None),
         ("rmse", (80.0, 60.0), (1.0, 0.6), None),
         ("rmse", (80.0, 83.0), (1.0, 1.04), None),
-        ("rmse", (80.0, 90.0), (1.0, 1.3), "the rmse is worse than before training: 90, it was 80"),
+        ("rmse", (80.0, 90.0), (1.0, 1.3), "the rmse is worse than before training: 90 instead of 80"),
         ("loss", (2.3, 0.5), (2.3, 0.5), None),
-        ("loss", (2.3, 3.0), (2.3, 3.0), "the loss is worse than before training: 3, it was 2.3"),
+        ("loss", (2.3, 3.0), (2.3, 3.0), "the loss is worse than before training: 3 instead of 2.3"),
         ("accuracy", (0.1, None), (2.3, None), "the last evaluation has no finite accuracy and no finite loss"),
         ("accuracy", (0.1, 0.1), (2.3, None), "the last evaluation has no finite loss"),
         ("loss", (2.3, None), (2.3, None), "the last evaluation has no finite loss"),
@@ -66,7 +66,7 @@ def test_how_it_ended_compared_with_how_it_began(metric, values, losses, warning
             "accuracy",
             (0.5, 0.44),
             (0.8, 0.4),
-            "the validation accuracy is worse than before training: 0.44, it was 0.5",
+            "the validation accuracy is worse than before training: 0.44 instead of 0.5",
         ),
         ("accuracy", (0.1, 0.9), (0.8, None), "the last evaluation has no finite test loss"),
         (
@@ -98,7 +98,7 @@ def test_with_validation_rows_these_are_compared(metric, values, tested, warning
 )
 def test_a_loss_above_that_of_zero_weights_is_never_silent(metric, values, loss, warned):
     found = warnings_of(summary(metric=metric), rows(*values, (0.6931, loss)), (), Commonest(0.78, 2))
-    assert found == (["the loss is worse than that of equal odds: 0.7, and 0.6931"] if warned else [])
+    assert found == (["the loss is worse than that of equal odds: 0.7 instead of 0.6931"] if warned else [])
 
 
 def test_the_commonest_class_is_that_of_the_rows_of_the_curve():

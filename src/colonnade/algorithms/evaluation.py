@@ -221,7 +221,8 @@ class Evaluation:
 
     def owed(self) -> dict[str, str]:
         """What each party still owes to this evaluation, in words."""
-        return {name: f"{count} part(s) of evaluation {self.number}" for name, count in self._outstanding.items()}
+        what = f"part(s) of evaluation {self.number}"
+        return {name: f"{len(starts)} {what}" for name, starts in self._outstanding.items()}
 
     def lose(self, peer: str) -> list[Effect]:
         """Stop waiting for a lost party and count it as missing."""

@@ -1,6 +1,5 @@
 """The input of an attack, its result, and the confidence in that result."""
 
-import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
@@ -18,6 +17,7 @@ from colonnade.config.schema import Config
 from colonnade.data import Partition
 from colonnade.data.suggest import did_you_mean, listing
 from colonnade.protocol.errors import ConfigError
+from colonnade.protocol.strict_json import to_json
 from colonnade.results.folder import RunFolder, note_command
 
 __all__ = [
@@ -213,4 +213,4 @@ def _write(out: Path, name: str, order: Order, seen: list[Attacked], outcomes: l
         "trials": order.trials,
         "outcomes": [outcome.summary() for outcome in outcomes],
     }
-    (out / "attack.json").write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
+    (out / "attack.json").write_text(to_json(content, indent=2) + "\n", encoding="utf-8")

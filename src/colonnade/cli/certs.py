@@ -109,9 +109,10 @@ def show(file: Annotated[Path, typer.Argument(metavar="FILE", help="A certificat
       colonnade certs show hospital.pem
     """
     from colonnade.drivers.processes import certificates
+    from colonnade.protocol.foreign import harmless
 
     for key, value in certificates.describe(file).items():
-        typer.echo(f"{key + ':':<13}{value}")
+        typer.echo(f"{key + ':':<13}{harmless(value)}")
 
 
 def _say_signed(path: Path) -> None:

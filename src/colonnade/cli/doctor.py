@@ -24,16 +24,15 @@ def doctor(
       colonnade doctor
       colonnade doctor --json
     """
-    import json
-
     from colonnade.doctor import examine, installed_versions, own_requirements
+    from colonnade.protocol.strict_json import to_json
 
     requirements = own_requirements()
     checks = examine(dir, requirements)
     healthy = all(check.status != "fault" for check in checks)
     if as_json:
         found = {"ok": healthy, "checks": [check._asdict() for check in checks]}
-        print(json.dumps(found | {"packages": installed_versions(requirements)}, indent=2))
+        print(to_json(found | {"packages": installed_versions(requirements)}, indent=2))
     else:
         console.print(_table([check._asdict() for check in checks]))
     if not healthy:

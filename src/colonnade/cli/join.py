@@ -5,11 +5,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from colonnade.cli.one_side import checked_config, log_of
-from colonnade.cli.options import LogJson, LogLevel, Out, Parent, Predict, Setting, SideConfig
+from colonnade.cli.one_side import log_of, trusted_config
+from colonnade.cli.options import LogJson, LogLevel, Out, Parent, Predict, Setting, SideConfig, Trust
 from colonnade.cli.printing import say_note
 
 if TYPE_CHECKING:
+    from colonnade.config.schema import Config
     from colonnade.deployment.party_side import PartySide
     from colonnade.drivers.processes.logs import Log
 
@@ -24,6 +25,7 @@ def join(
     log_json: LogJson = False,
     log_level: LogLevel = "info",
     predict: Predict = False,
+    trust: Trust = None,
     parent: Parent = None,
 ) -> None:
     """Take part in a federation with this party's own columns: connect to the server, and open no port.
@@ -36,9 +38,10 @@ def join(
     from colonnade.deployment.party_training import PartyTraining
     from colonnade.deployment.process import leave_if_stopped, run_process
     from colonnade.drivers.processes.tls_log import tls_refusals_to
+    from colonnade.results.places import own_folder
 
     log = log_of(party, log_json, log_level)
-    side = _side(config, party, settings, out, log)
+    side = _side(trusted_config(config, settings, trust), party, out or own_folder(config, party), log)
     if predict:
         with tls_refusals_to(log):
             return _answer(side, parent)
@@ -54,11 +57,10 @@ def join(
             _answer(side, parent)
 
 
-def _side(config: Path, name: str, settings: list[str] | None, out: Path | None, log: "Log") -> "PartySide":
+def _side(config: "Config", name: str, out: Path, log: "Log") -> "PartySide":
     from colonnade.deployment.party_side import PartySide
-    from colonnade.results.places import own_folder
 
-    side = PartySide(checked_config(config, settings), name, out or own_folder(config, name), log)
+    side = PartySide(config, name, out, log)
     for note in side.share.notes:
         log.info("note", about=note)
     return side

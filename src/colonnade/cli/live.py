@@ -27,41 +27,43 @@ def up_with_table(federation: "FederationUp", out: Console) -> "Summary":
 
 
 def status_table(status: dict[str, Any]) -> Group:
-    owed = [_owed(party) for party in status["parties"]]
-    table = Table("party", "state", "steps/s", "staleness", "up", "down", "last seen", *(["owes"] if any(owed) else []))
+    table = Table("party", "state", "steps/s", "staleness", "up", "down", "last seen")
     colours = {"connected": "green", "away": "yellow", "lost": "red", "given up": "red"}
-    for party, owes in zip(status["parties"], owed, strict=True):
+    for party in status["parties"]:
         colour = colours.get(party["state"], "dim")
         seen = "" if party["last_seen_s"] is None else f"{party['last_seen_s']:.0f} s ago"
         staleness = "" if party["staleness"] is None else f"{party['staleness']:.1f}"
         table.add_row(
             escape(party["name"]),
-            f"[{colour}]{party['state']}[/]",
+            f"[{colour}]{escape(party['state'])}[/]",
             f"{party['steps_per_s']:.1f}",
             staleness,
             _bytes(party["bytes_up"]),
             _bytes(party["bytes_down"]),
             seen,
-            *([owes] if any(owed) else []),
         )
     metric = " ".join(filter(None, (status.get("rows"), status["metric"])))
     value = "" if status["value"] is None else f" · {metric} {status['value']:.4g}"
     head = f"{status['protocol']} · {status['state']} · update {status['updates']} ({status['updates_per_s']:.1f}/s)"
-    lines = [f"{head} · epoch {status['epochs']:.2f}{value} · {status['clock_s']:.0f} s"]
+    lines = [escape(f"{head} · epoch {status['epochs']:.2f}{value} · {status['clock_s']:.0f} s")]
     if status["state"] == "waiting" and status["waits_for"]:
         names = escape(", ".join(status["waits_for"]))
         lines.append(f"[yellow]waits for {names} for {status['waited_s']:.0f} s[/]")
-    if refused := status["refused_by_limit"]:
-        lines.append(f"[yellow]refused: {', '.join(f'{limit} {count}' for limit, count in refused.items())}[/]")
+    lines += _debts(status["parties"])
+    if status["refused_by_limit"]:
+        refused = escape(", ".join(f"{limit} {count}" for limit, count in status["refused_by_limit"].items()))
+        lines.append(f"[yellow]refused: {refused}[/]")
     bar = Padding(ProgressBar(1.0, status["fraction"], width=60), 0, expand=False)  # a bar alone does not end its line
     return Group(*lines, bar, table)
 
 
-def _owed(party: dict[str, Any]) -> str:
-    """What a party owes, if it has owed it for some time."""
-    if party["owed_s"] is None or party["owed_s"] < SAY_OWED_AFTER_S:
-        return ""
-    return f"{escape(party['owes'])}, {party['owed_s']:.0f} s"
+def _debts(parties: list[dict[str, Any]]) -> list[str]:
+    """What parties have owed for some time, a line for each debt."""
+    owing: dict[str, list[str]] = {}
+    for party in parties:
+        if party["owed_s"] is not None and party["owed_s"] >= SAY_OWED_AFTER_S:
+            owing.setdefault(party["owes"], []).append(f"{party['name']} ({party['owed_s']:.0f} s)")
+    return [f"[yellow]{escape(what)}: owed by {escape(', '.join(names))}[/]" for what, names in owing.items()]
 
 
 def _bytes(count: int) -> str:

@@ -21,7 +21,7 @@ from colonnade.cli.init import init
 from colonnade.cli.join import join
 from colonnade.cli.options import ListsMethods
 from colonnade.cli.predict import predict
-from colonnade.cli.printing import say
+from colonnade.cli.printing import say, visible
 from colonnade.cli.privacy import privacy_app
 from colonnade.cli.protocols import protocols
 from colonnade.cli.report import report
@@ -87,5 +87,5 @@ def main() -> None:
     try:
         app()
     except ColonnadeError as error:
-        Console(stderr=True).print(f"[red]Error:[/] {escape(str(error))}", highlight=False, soft_wrap=True)
+        Console(stderr=True).print(f"[red]Error:[/] {escape(visible(str(error)))}", highlight=False, soft_wrap=True)
         sys.exit(2)

@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from colonnade.config.schema import Config
     from colonnade.drivers.processes.logs import Log
 
-__all__ = ["checked_config", "log_of"]
+__all__ = ["checked_config", "log_of", "trusted_config"]
 
 
 def checked_config(path: Path, settings: list[str] | None) -> "Config":
@@ -17,6 +17,15 @@ def checked_config(path: Path, settings: list[str] | None) -> "Config":
     from colonnade.config.schema import from_dict, typed_tables
 
     return from_dict(typed_tables(path, settings))
+
+
+def trusted_config(path: Path, settings: list[str] | None, trust: list[str] | None) -> "Config":
+    """Return the same for a command that builds models; raises ConfigError if the config imports other modules."""
+    from colonnade.config.trust import refuse_untrusted
+
+    config = checked_config(path, settings)
+    refuse_untrusted(config, trust or [])
+    return config
 
 
 def log_of(role: str, as_json: bool, level: str) -> "Log":

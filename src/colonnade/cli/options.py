@@ -22,6 +22,7 @@ __all__ = [
     "Seed",
     "Setting",
     "SideConfig",
+    "Trust",
     "Workers",
     "names_in",
 ]
@@ -61,6 +62,14 @@ SideConfig = Annotated[
     Path, typer.Argument(metavar="CONFIG.toml", help="This member's config: the shared keys and its own.")
 ]
 Out = Annotated[Path | None, typer.Option(help="This role's folder. If it exists, the run in it continues.")]
+Trust = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--trust",
+        metavar="MODULE",
+        help="Allow the config to import this module or package, for its own model or method; repeatable.",
+    ),
+]
 LogJson = Annotated[bool, typer.Option("--log-json", help="Log one JSON object per line.")]
 LogLevel = Annotated[str, typer.Option("--log-level", help="The least level to log: debug, info, warning or error.")]
 Parent = Annotated[int | None, typer.Option(hidden=True, help="Stop when this process is gone.")]

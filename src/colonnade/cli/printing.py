@@ -8,20 +8,28 @@ from pathlib import Path
 from rich.console import Console
 from rich.markup import escape
 
-__all__ = ["command_to_resume", "console", "program", "say", "say_note", "typed_command"]
+from colonnade.protocol.foreign import harmless
 
+__all__ = ["command_to_resume", "console", "program", "say", "say_note", "typed_command", "visible"]
+
+LONGEST_LINE = 10_000  # characters: a note may name every party
 console = Console()
 
 
 def say(text: str) -> None:
     """Print a line that may contain a path: not wrapped, so that it can be copied, and not read as markup."""
-    console.print(text, markup=False, highlight=False, soft_wrap=True)
+    console.print(visible(text), markup=False, highlight=False, soft_wrap=True)
 
 
 def say_note(note: str) -> None:
     """Print a summary's note, if it has one."""
     if note:
-        console.print(f"[yellow]{escape(note)}[/]", soft_wrap=True)
+        console.print(f"[yellow]{escape(visible(note))}[/]", soft_wrap=True)
+
+
+def visible(text: str) -> str:
+    """Return text that may quote another member, without characters that a terminal obeys. Lines stay lines."""
+    return "\n".join(harmless(line, LONGEST_LINE) for line in text.split("\n"))
 
 
 def typed_command() -> str:

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from colonnade.cli.options import Setting
+from colonnade.cli.options import Setting, Trust
 from colonnade.cli.printing import console, say, typed_command
 from colonnade.protocol.errors import ConfigError
 
@@ -32,6 +32,7 @@ def report(
         int | None, typer.Option(help="Columns to assume for each party whose table is not here. Default: 10.")
     ] = None,
     settings: Setting = None,
+    trust: Trust = None,
 ) -> None:
     """Report what leaves each party, what it reveals, ε and δ, attacks, and what would lower it; before any training.
 
@@ -43,11 +44,14 @@ def report(
 
     from colonnade.cli.progress_bars import bar_columns
     from colonnade.config.schema import from_dict, typed_tables
+    from colonnade.config.trust import refuse_untrusted
     from colonnade.experiments.privacy_report import privacy_report
     from colonnade.report.privacy_words import in_words
 
     refuse_no_page(out)
     typed = from_dict(typed_tables(config, settings))
+    if typed.network.parties:  # a member of a federation
+        refuse_untrusted(typed, trust or [])
     with Progress(*bar_columns(), console=console, transient=True, disable=not console.is_terminal) as progress:
         task = progress.add_task("report", total=1.0, text="")
         found = privacy_report(

@@ -5,12 +5,13 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from colonnade.cli.one_side import checked_config, log_of
-from colonnade.cli.options import LogJson, LogLevel, Out, Parent, Predict, Setting, SideConfig
+from colonnade.cli.one_side import log_of, trusted_config
+from colonnade.cli.options import LogJson, LogLevel, Out, Parent, Predict, Setting, SideConfig, Trust
 from colonnade.cli.printing import console, say_note
 from colonnade.extras import require_extra
 
 if TYPE_CHECKING:
+    from colonnade.config.schema import Config
     from colonnade.deployment.server_side import ServerSide
     from colonnade.drivers.processes.logs import Log
 
@@ -24,6 +25,7 @@ def serve(
     log_json: LogJson = False,
     log_level: LogLevel = "info",
     predict: Predict = False,
+    trust: Trust = None,
     parent: Parent = None,
 ) -> None:
     """Run the server of a federation: it holds the labels, and the parties connect to it.
@@ -39,9 +41,10 @@ def serve(
     from colonnade.deployment.server_host import ServerHost
     from colonnade.deployment.server_training import ServerTraining
     from colonnade.drivers.processes.tls_log import tls_refusals_to
+    from colonnade.results.places import own_folder
 
     log = log_of("server", log_json, log_level)
-    side = _side(config, settings, out, log)
+    side = _side(trusted_config(config, settings, trust), out or own_folder(config, "server"), log)
     if predict or side.config.predict.stay:  # before any training, not after it
         require_extra("serve", "answering predictions over HTTP", "h11")
     if predict:
@@ -62,11 +65,10 @@ def serve(
             _answer(side, parent)
 
 
-def _side(config: Path, settings: list[str] | None, out: Path | None, log: "Log") -> "ServerSide":
+def _side(config: "Config", out: Path, log: "Log") -> "ServerSide":
     from colonnade.deployment.server_side import ServerSide
-    from colonnade.results.places import own_folder
 
-    side = ServerSide(checked_config(config, settings), out or own_folder(config, "server"), log)
+    side = ServerSide(config, out, log)
     for note in side.share.notes:
         log.info("note", about=note)
     return side

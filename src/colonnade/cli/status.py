@@ -29,9 +29,15 @@ def status(
     from colonnade.drivers.processes.certificates import Identity
     from colonnade.drivers.processes.dial import ask_status
     from colonnade.drivers.processes.limits import Limits
+    from colonnade.protocol.errors import RemoteProtocolError
 
     answer = asyncio.run(ask_status(Identity.load(certificate, key, authority), address, Limits()))
     if as_json:
         print(answer.decode())
     else:
-        console.print(status_table(json.loads(answer)))
+        try:
+            table = status_table(json.loads(answer))
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            advice = "install the same release on all members, or add --json"
+            raise RemoteProtocolError("server", f"its status has another form ({error!r}): {advice}") from None
+        console.print(table)

@@ -7,6 +7,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from colonnade.cli.printing import visible
 from colonnade.data.suggest import listing
 from colonnade.results.verdict import flaw_of
 
@@ -17,9 +18,9 @@ def print_summary(summary: Mapping[str, Any], console: Console) -> None:
     """Print a run's summary, its warnings and its note."""
     console.print(_summary_table(summary))
     for text in summary.get("warnings", ()):  # a run of an older release has none
-        console.print(f"[yellow]Warning: {escape(text)}[/]", soft_wrap=True)
+        console.print(f"[yellow]Warning: {escape(visible(text))}[/]", soft_wrap=True)
     if summary["note"]:
-        console.print(f"[yellow]{escape(summary['note'])}[/]", soft_wrap=True)
+        console.print(f"[yellow]{escape(visible(summary['note']))}[/]", soft_wrap=True)
 
 
 def _summary_table(summary: Mapping[str, Any]) -> Table:

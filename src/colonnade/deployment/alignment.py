@@ -5,7 +5,6 @@ raised points, is removed at the end. A broken connection is repaired. If a proc
 again.
 """
 
-import json
 import secrets
 import shutil
 from collections.abc import AsyncIterator, Callable, Mapping
@@ -41,6 +40,7 @@ from colonnade.drivers.processes.wire import PROTOCOL, Bye, End, Hello, Position
 from colonnade.protocol.errors import ColonnadeError, ConfigError
 from colonnade.protocol.events import NANOSECONDS
 from colonnade.protocol.messages import Payload
+from colonnade.protocol.strict_json import to_json
 from colonnade.results.summary import traffic_fields
 
 __all__ = ["PartyAlignment", "ServerAlignment", "aligning_host", "aligning_party", "aligning_server"]
@@ -249,7 +249,7 @@ class ServerAlignment:
         }
 
     def write(self, summary: Mapping[str, Any]) -> None:
-        replace_file(self.side.out / "summary.json", [json.dumps(summary, indent=2).encode() + b"\n"])
+        replace_file(self.side.out / "summary.json", [to_json(summary, indent=2).encode() + b"\n"])
 
     def say_end(self, summary: Mapping[str, Any]) -> None:
         """Log how many rows all members have in common."""

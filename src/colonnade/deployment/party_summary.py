@@ -1,6 +1,5 @@
 """What a party's process writes to its own summary.json at the end of a run, and what it sends to the server."""
 
-import json
 from pathlib import Path
 
 from colonnade.drivers.files import replace_file
@@ -8,6 +7,7 @@ from colonnade.drivers.processes.node import Node
 from colonnade.drivers.processes.wire import Bye, End
 from colonnade.privacy.accountant import Spent
 from colonnade.protocol.events import NANOSECONDS
+from colonnade.protocol.strict_json import to_json
 from colonnade.results.summary import traffic_fields
 
 __all__ = ["bye_of", "write_summary"]
@@ -28,7 +28,7 @@ def write_summary(out: Path, end: End, node: Node, relay_refused: int | None) ->
         **{key: value for key, value in said.items() if isinstance(value, int | float | str)},
         "privacy": said.get("privacy"),
     }
-    replace_file(out / "summary.json", [json.dumps(summary, indent=2).encode() + b"\n"])
+    replace_file(out / "summary.json", [to_json(summary, indent=2).encode() + b"\n"])
 
 
 def bye_of(node: Node) -> Bye:

@@ -27,6 +27,7 @@ from colonnade.algorithms.method import SERVER
 from colonnade.config.resolve import load_partition, make_plan, privacy_of, refuse_unbuildable
 from colonnade.config.schema import Config, from_dict, read_toml, to_dict
 from colonnade.config.settle import settled
+from colonnade.config.trust import modules_of
 from colonnade.data import Partition, party_share, save_share, server_share
 from colonnade.deployment.own_side import limits_of
 from colonnade.drivers.processes.certificates import Identity, throw_away
@@ -224,6 +225,8 @@ class FederationUp:
         command = [sys.executable, "-m", "colonnade", verb[0], str(folder / "config.toml"), *verb[1:]]
         command += ["--out", str(folder / "run"), "--log-json", "--parent", str(os.getpid())]
         command += ["--predict"] if self._predict else []
+        for module in modules_of(self.config):  # the user wrote this config
+            command += ["--trust", module]
         return Child(name, command, folder / "log.jsonl")
 
     def write_config(self, name: str, address: str, rows: tuple[int, int] | None = None) -> None:

@@ -28,6 +28,7 @@ from colonnade.drivers.tasks import in_turn
 from colonnade.experiments.ranking import Ranking, by_reason, rank
 from colonnade.experiments.run import RAY, Run, Standing, check_workers, prepare, reopen
 from colonnade.protocol.errors import ColonnadeError, ConfigError, DataError, ModelError
+from colonnade.protocol.strict_json import to_json
 from colonnade.results.folder import RunFolder, note_command
 from colonnade.results.summary import Summary
 
@@ -202,7 +203,7 @@ def race(
     if out is not None:
         out.mkdir(parents=True, exist_ok=True)
         _write(out, entries)
-        (out / UNSUITABLE).write_text(json.dumps(unsuitable(entries), indent=2) + "\n", encoding="utf-8")
+        (out / UNSUITABLE).write_text(to_json(unsuitable(entries), indent=2) + "\n", encoding="utf-8")
         if command:
             note_command(out, command)
         if about:
@@ -416,4 +417,4 @@ def _outcome(config: Config, path: Path | None, load: Load, on_progress: Callabl
 def _write(out: Path, entries: list[Entry]) -> None:
     """Write comparison.json."""
     finished = [entry.summary for entry in entries if entry.summary is not None]
-    (out / COMPARISON).write_text(json.dumps(finished, indent=2) + "\n", encoding="utf-8")
+    (out / COMPARISON).write_text(to_json(finished, indent=2) + "\n", encoding="utf-8")

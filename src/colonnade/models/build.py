@@ -29,7 +29,7 @@ from colonnade.models.blackbox import BlackBox
 from colonnade.models.polynomial import Polynomial
 from colonnade.protocol.errors import ModelError
 
-__all__ = ["Factory", "nearest_model", "party_model", "party_module", "refuse_unknown", "server_module"]
+__all__ = ["Factory", "is_dotted", "nearest_model", "party_model", "party_module", "refuse_unknown", "server_module"]
 
 MAX_DEGREE = 16  # of a polynomial network
 Shape = tuple[int, ...]  # of one row
@@ -118,7 +118,7 @@ def _build(model: Factory, shape: Shape, outputs: int, what: str) -> nn.Module |
     if isinstance(model, nn.Module):
         return copy.deepcopy(model)
     if isinstance(model, str):
-        if ":" in model and _kind(model) not in ("mlp", "polynomial", resnet.STEM, resnet.TOP):
+        if is_dotted(model):
             model = _import(model, what)
         else:
             return _named(model, shape, outputs, what)
@@ -133,6 +133,11 @@ def _build(model: Factory, shape: Shape, outputs: int, what: str) -> nn.Module |
             "(`initial(generator)` and a call with (theta, rows))"
         )
     return module
+
+
+def is_dotted(model: str) -> bool:
+    """Whether a model's name is that of a class to import, so that building it runs that module's code."""
+    return ":" in model and _kind(model) not in ("mlp", "polynomial", resnet.STEM, resnet.TOP)
 
 
 def _takes_shape(model: Callable[..., Any]) -> bool:

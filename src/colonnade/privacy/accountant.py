@@ -19,7 +19,7 @@ from collections import Counter
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from math import sqrt
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import msgspec
 import numpy as np
@@ -37,17 +37,23 @@ THEOREM_6, OWN_ROWS = "claim_of_theorem_6", "claim_of_own_rows"  # what a paper 
 Part = Literal["train", "test", "any"]  # which rows: training rows, test rows, or unknown
 
 
+# What an account can hold. NaN is out of every range; μ and ε may be infinite.
+Amount = Annotated[float, msgspec.Meta(ge=0)]
+Count = Annotated[int, msgspec.Meta(ge=0, le=2**53)]  # JSON readers keep such numbers exactly
+Kind = Annotated[str, msgspec.Meta(pattern=r"^[ -~]{1,64}\Z")]
+
+
 class Spent(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The totals of a party's account, as it reports them."""
 
-    mu: float
-    epsilon: float
-    delta: float
-    releases: int
-    rows: int
-    by_kind: dict[str, int]
-    claim_mu: float
-    claim_epsilon: float
+    mu: Amount
+    epsilon: Amount
+    delta: Annotated[float, msgspec.Meta(ge=0, le=1)]
+    releases: Count
+    rows: Count
+    by_kind: Annotated[dict[Kind, Count], msgspec.Meta(max_length=64)]
+    claim_mu: Amount
+    claim_epsilon: Amount
 
 
 class UnknownMechanism(CheckpointError):

@@ -5,6 +5,7 @@
     buffers  the arrays' bytes in the order of the header, each starting at a multiple of eight
 
 The decoder limits everything that arrives: total size, header size, dtypes, dimensions. The sizes must add up exactly.
+Texts in a decoded message are harmless (see `foreign`): another member may have chosen them.
 """
 
 from collections.abc import Iterable
@@ -16,7 +17,8 @@ import numpy as np
 
 from colonnade.protocol.errors import CodecError, LocalProtocolError
 from colonnade.protocol.finite import all_finite
-from colonnade.protocol.messages import Array, Elsewhere, Payload
+from colonnade.protocol.foreign import clean_struct, text_fields
+from colonnade.protocol.messages import Array, Elsewhere, Message, Payload
 
 __all__ = ["MAX_FRAME_BYTES", "VERSION", "Codec", "Frame"]
 
@@ -83,8 +85,11 @@ class Codec:
         lazily: bool = False,
     ) -> None:
         self.max_frame_bytes, self._finite, self._lazily = max_frame_bytes, finite, lazily
+        known = tuple(types)
         self._encoder = msgspec.msgpack.Encoder(enc_hook=self._array_to_header)
-        self._decoder = msgspec.msgpack.Decoder(Union[tuple(types)], dec_hook=self._array_from_header)  # noqa: UP007
+        self._decoder = msgspec.msgpack.Decoder(Union[known], dec_hook=self._array_from_header)  # noqa: UP007
+        messages: list[type[Payload]] = [kind for kind in known if issubclass(kind, Message)]
+        self._texts = {kind: names for kind in messages if (names := text_fields(kind))}
         self._buffers: list[Array] = []
         self._body = memoryview(b"")
         self._cursor = 0
@@ -114,6 +119,8 @@ class Codec:
             raise CodecError(peer, f"frame cannot be decoded: {str(error)[:200]}") from None
         if self._cursor != len(body):
             raise CodecError(peer, f"frame has {len(body) - self._cursor} bytes too many")
+        if (names := self._texts.get(type(payload))) is not None:
+            clean_struct(payload, names)
         return payload
 
     def _split(self, view: memoryview, peer: str) -> tuple[memoryview, memoryview]:

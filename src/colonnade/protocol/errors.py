@@ -16,6 +16,8 @@ ColonnadeError
         └── CodecError       a frame that cannot be decoded
 """
 
+from colonnade.protocol.foreign import harmless
+
 __all__ = [
     "CheckpointError",
     "CodecError",
@@ -110,11 +112,11 @@ class LocalProtocolError(ProtocolError):
 
 
 class RemoteProtocolError(ProtocolError):
-    """The peer broke the contract; `peer` names it."""
+    """The peer broke the contract; `peer` names it. The cause may quote what the peer sent, so it is made harmless."""
 
     def __init__(self, peer: str, cause: str) -> None:
-        super().__init__(f"{peer}: {cause}")
-        self.peer, self.cause = peer, cause
+        self.peer, self.cause = peer, harmless(cause)
+        super().__init__(f"{peer}: {self.cause}")
 
     def __reduce__(self) -> tuple[type["RemoteProtocolError"], tuple[str, str]]:
         return type(self), (self.peer, self.cause)

@@ -6,7 +6,6 @@ policy forbids the page to load anything from anywhere.
 
 import base64
 import gzip
-import json
 from collections.abc import Mapping, Sequence
 from functools import cache
 from html import escape
@@ -21,6 +20,7 @@ import plotly.graph_objects as go
 from plotly.offline import get_plotlyjs
 
 from colonnade import __version__
+from colonnade.protocol.strict_json import to_json
 from colonnade.report.attack import attack_section, attack_table
 from colonnade.report.records import (
     Progress,
@@ -72,7 +72,7 @@ def _command(folder: Path) -> str:
 
 def _page(name: str, records: Sequence[Record], drawn: Sequence[Section], command: str, results: str) -> str:
     figures = {chart.name: _plain(chart.figure) for section in drawn for chart in section.charts}
-    content = json.dumps(figures, separators=(",", ":"))
+    content = to_json(figures, compact=True)
     return f"""<!doctype html>
 <html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">
 <meta http-equiv="Content-Security-Policy" content="{POLICY}">

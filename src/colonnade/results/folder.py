@@ -13,6 +13,7 @@ from colonnade.drivers.checkpoints import Checkpoints
 from colonnade.drivers.files import replace_file
 from colonnade.protocol.errors import CheckpointError, ConfigError
 from colonnade.protocol.role import Histogram
+from colonnade.protocol.strict_json import to_json
 from colonnade.results.summary import Summary
 
 __all__ = ["RunFolder", "note_command", "tables_of"]
@@ -87,7 +88,7 @@ class RunFolder:
     def append(self, row: dict[str, Any]) -> None:
         """Append one line to metrics.jsonl."""
         with self._metrics.open("a", encoding="utf-8") as file:
-            file.write(json.dumps(row) + "\n")
+            file.write(to_json(row) + "\n")
 
     def rows(self) -> list[dict[str, Any]]:
         """Return the lines of metrics.jsonl; a line cut off by a crash is left out."""
@@ -97,7 +98,7 @@ class RunFolder:
     def cut_back(self, count: int) -> list[dict[str, Any]]:
         """Keep the first `count` rows: those that the checkpoint includes."""
         rows = self.rows()[:count]
-        self._replace("metrics.jsonl", [(json.dumps(row) + "\n").encode() for row in rows])
+        self._replace("metrics.jsonl", [(to_json(row) + "\n").encode() for row in rows])
         return rows
 
     def record(self) -> Summary | None:
@@ -109,12 +110,12 @@ class RunFolder:
         return None if found["status"] == "stalled" and found["driver"] != "sim" else found
 
     def write_summary(self, summary: Mapping[str, object]) -> None:
-        self._replace("summary.json", [json.dumps(summary, indent=2).encode() + b"\n"])
+        self._replace("summary.json", [to_json(summary, indent=2).encode() + b"\n"])
 
     def write_figures(self, timeline: dict[str, Any], staleness: Histogram) -> None:
         """Write timeline.json and staleness.json, which only figures need."""
         for name, content in (("timeline.json", timeline), ("staleness.json", staleness)):
-            self._replace(name, [json.dumps(content, separators=(",", ":")).encode() + b"\n"])
+            self._replace(name, [to_json(content, compact=True).encode() + b"\n"])
 
     def save_checkpoint(self, content: dict[str, Any]) -> None:
         """Write a checkpoint and keep the one before it; if the process is killed, the newest is complete."""

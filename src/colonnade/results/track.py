@@ -21,6 +21,8 @@ from colonnade.data.catalogue import CATALOGUE
 from colonnade.drivers.files import replace_file
 from colonnade.extras import require_extra
 from colonnade.protocol.errors import ConfigError
+from colonnade.protocol.foreign import harmless
+from colonnade.protocol.strict_json import to_json
 from colonnade.results.places import RUNS
 from colonnade.results.trackers import PACKAGES, TRACKERS, Opening, Tracker
 
@@ -63,7 +65,7 @@ def settings_of(config: Config) -> dict[str, str]:
 
 
 def _text(value: Any) -> str:
-    text = value if isinstance(value, str) else json.dumps(value)
+    text = value if isinstance(value, str) else to_json(value)
     return text if len(text) <= LONGEST else f"{text[: LONGEST - 1]}…"
 
 
@@ -143,7 +145,7 @@ class Tracking:
             self._try(name, partial(self._begin, name, opening))
         if self._folder is not None:
             known = {name: tracker.id for name, tracker in self._trackers.items() if tracker.id is not None}
-            replace_file(self._folder / IDS, [json.dumps(ids | known).encode()])
+            replace_file(self._folder / IDS, [to_json(ids | known).encode()])
 
     def _begin(self, name: str, opening: Opening) -> None:
         self._trackers[name] = TRACKERS[name](opening)
@@ -170,4 +172,4 @@ class Tracking:
             act()
         except Exception as error:
             self._trackers.pop(name, None)
-            self.failed[name] = f"{type(error).__name__}: {error}".splitlines()[0][:200]
+            self.failed[name] = harmless(f"{type(error).__name__}: {error}".splitlines()[0], 200)

@@ -688,7 +688,7 @@ def test_what_a_role_refuses_is_not_taken_and_both_begin_a_new_conversation(
             made.nodes[sender]._perform(ring.Send(receiver, ring.Numbered(7)))
             await tools.until(lambda: made.role(receiver).heard[sender][-1] == 7, "the next message")
             assert made.role(receiver).heard[sender] == [1, 2, 3, 4, 5, 7] and made.boards[receiver].refusals == 1
-            for name, words in ((receiver, "refused what came over the relay"), (sender, "a party refused a message")):
+            for name, words in ((receiver, "refused a relayed frame"), (sender, "a party refused a message")):
                 assert words in (log := made.nodes[name].log.stream.getvalue()) and "number of the beast" in log
             assert made.nodes[sender].peers[receiver].conversation.received == 0
             assert made.nodes[receiver].error is None and not any(task.done() for task in made.tasks.values())

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 import grpc
+import msgspec
 
 from colonnade.drivers.processes.certificates import Identity
 from colonnade.drivers.processes.logs import Once
@@ -36,9 +37,9 @@ from colonnade.drivers.processes.wire import (
     control,
     open_envelope,
     read_control,
-    shortened,
 )
 from colonnade.protocol.errors import ColonnadeError, ConfigError, RemoteProtocolError
+from colonnade.protocol.foreign import clean_tree, harmless
 
 __all__ = ["Dialler", "ServerGone", "ask_status"]
 
@@ -177,7 +178,7 @@ class Dialler:
     async def _refuse(self, call: Any, error: RemoteProtocolError) -> str:
         """Tell the server why its message was not taken; raises if the server was refused too often."""
         given_up = self._node.refuse(self._server, error.cause)
-        refusal = Refusal(shortened(error.cause), bool(given_up))
+        refusal = Refusal(error.cause, bool(given_up))
         try:
             async with asyncio.timeout(FAREWELL_S):
                 await call.write(control(Kind.REFUSAL, refusal))
@@ -192,7 +193,7 @@ class Dialler:
             # gRPC raises this, too, if the call ended while another frame was being written
         if given_up:
             raise RemoteProtocolError(SERVER_NAME, given_up)
-        return f"refused a message: {shortened(error.cause)}"
+        return f"refused a message: {error.cause}"
 
     async def _read(self, call: Any, stream: Stream) -> str:
         while True:
@@ -207,7 +208,7 @@ class Dialler:
             elif kind == Kind.REFUSAL:
                 refusal = read_control(open_envelope(data, SERVER_NAME), Kind.REFUSAL, Refusal, SERVER_NAME)
                 _raise_if_final(refusal)
-                return f"the server refused a message: {shortened(refusal.cause)}"
+                return f"the server refused a message: {refusal.cause}"
             elif kind == Kind.END:
                 self.end = read_control(open_envelope(data, SERVER_NAME), Kind.END, End, SERVER_NAME)
                 stream.finish(control(Kind.BYE, self._farewell(self.end)))  # in its turn: never two writes at once
@@ -254,14 +255,20 @@ def explain(error: grpc.aio.AioRpcError) -> str:
         return NOT_OURS
     if "Socket closed" in details or "Connection reset" in details:
         return CLOSED
-    return details.rpartition("last error: ")[2][:200] or str(error.code())
+    return harmless(details.rpartition("last error: ")[2], 200) or str(error.code())
 
 
 async def ask_status(identity: Identity, address: str, limits: Any, timeout_s: float = 5.0) -> bytes:
-    """A running server's status as JSON; raises ConfigError if the server does not answer."""
+    """A running server's status as JSON with harmless texts.
+
+    Raises ConfigError if the server does not answer, and RemoteProtocolError if its answer is not JSON.
+    """
     async with open_channel(identity, address, limits) as channel:
         try:
             answer: bytes = await channel.unary_unary(f"/{SERVICE}/{STATUS}")(b"", timeout=timeout_s)
-            return answer
         except grpc.aio.AioRpcError as error:
             raise ConfigError("ADDRESS", address, explain(error)) from None
+    try:
+        return msgspec.json.encode(clean_tree(msgspec.json.decode(answer)))
+    except (msgspec.MsgspecError, RecursionError):
+        raise RemoteProtocolError(SERVER_NAME, "its status is not JSON") from None

@@ -1,13 +1,16 @@
 """Logs: one line per change of state, as text or JSON. They never contain a data value."""
 
-import json
 import logging
 import sys
 import time
 from typing import Any, TextIO
 
+from colonnade.protocol.foreign import harmless
+from colonnade.protocol.strict_json import to_json
+
 __all__ = ["Log", "Once"]
 
+LONGEST_LINE = 2000  # characters of an event or a field; an event may quote another member
 _LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR}
 
 
@@ -41,17 +44,20 @@ class Log:
         name = logging.getLevelName(level).lower()
         if self._json:
             stamp = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(now)) + f".{int(now * 1000) % 1000:03d}Z"
-            line = json.dumps({"time": stamp, "level": name, "role": self.role, "event": what, **fields}, default=str)
+            line = to_json(
+                {"time": stamp, "level": name, "role": self.role, "event": what, **fields}, default=str, warn=False
+            )
         else:
             words = " ".join(f"{key}={_short(value)}" for key, value in fields.items())
-            line = f"{time.strftime('%H:%M:%S', time.localtime(now))} {name:7} {self.role}: {what} {words}".rstrip()
+            clock, event = time.strftime("%H:%M:%S", time.localtime(now)), harmless(what, LONGEST_LINE)
+            line = f"{clock} {name:7} {self.role}: {event} {words}".rstrip()
         print(line, file=self.stream, flush=True)
 
 
 def _short(value: Any) -> str:
     if isinstance(value, float):
         return f"{value:.4g}"
-    text = str(value)
+    text = str(value)[:LONGEST_LINE]
     return repr(text) if " " in text or not text.isprintable() else text
 
 

@@ -39,9 +39,9 @@ from colonnade.drivers.processes.wire import (
     control,
     open_envelope,
     read_control,
-    shortened,
 )
 from colonnade.protocol.errors import ConfigError, RemoteProtocolError
+from colonnade.protocol.foreign import harmless
 from colonnade.protocol.quota import MINUTE_S, Bucket, take_from_all
 
 __all__ = [
@@ -99,8 +99,8 @@ class Refused(Exception):
     """A caller that is refused; `final` if trying again is useless, `waited` if it needs no further delay."""
 
     def __init__(self, cause: str, final: bool = True, waited: bool = False) -> None:
-        super().__init__(cause)
-        self.cause = shortened(cause)
+        self.cause = harmless(cause)  # a guest may have chosen a part of it
+        super().__init__(self.cause)
         self.final, self.waited = final, waited
 
 
@@ -375,7 +375,7 @@ class Service:
                 self.relay.forward(peer.name, open_envelope(data, peer.name).body)
             elif kind == Kind.REFUSAL:
                 refusal = read_control(open_envelope(data, peer.name), Kind.REFUSAL, Refusal, peer.name)
-                return f"it refused a message: {shortened(refusal.cause)}"
+                return f"it refused a message: {refusal.cause}"
             elif kind != Kind.ACK:
                 raise RemoteProtocolError(peer.name, f"unexpected frame of kind {Kind(kind).name}")
 
@@ -445,7 +445,7 @@ async def until_it_ends(stream: Stream, reading: Any) -> str:
 
 def _common_name(context: Any) -> str:
     names = context.auth_context().get("x509_common_name") or [b""]
-    return names[0].decode("utf-8", "replace")[: MAX_NAME + 1] or "unnamed"
+    return harmless(names[0].decode("utf-8", "replace"))[: MAX_NAME + 1] or "unnamed"
 
 
 def _fingerprint(context: Any) -> str:

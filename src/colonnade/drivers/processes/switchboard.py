@@ -9,7 +9,7 @@ from colonnade.drivers.processes.peer import FarPeer, Stream
 from colonnade.drivers.processes.relay import Room
 from colonnade.drivers.processes.sealed_line import SealedLine
 from colonnade.drivers.processes.sealing import Signet
-from colonnade.drivers.processes.wire import Envelope, Kind, Presence, read_control, read_relay, relay, shortened
+from colonnade.drivers.processes.wire import Envelope, Kind, Presence, read_control, read_relay, relay
 from colonnade.protocol.errors import RemoteProtocolError
 
 __all__ = ["Switchboard"]
@@ -76,7 +76,7 @@ class Switchboard:
 
     def refused_by(self, name: str, cause: str) -> None:
         """Log why a party did not take a message of this one."""
-        self._complaints.warning("a party refused a message", peer=name, cause=shortened(cause))
+        self._complaints.warning("a party refused a message", peer=name, cause=cause)
 
     def wants(self, line: SealedLine) -> None:
         """Tell that a line has something to write."""

@@ -10,7 +10,8 @@
     RELAY       party → server → party: a name (first the receiver's, then the sender's) and sealed content
     PRESENCE    server → party: which parties are connected; only if parties talk to each other
 
-Control bodies are msgpack, checked and limited in size like everything that arrives.
+Control bodies are msgpack, checked and limited in size like everything that arrives. Their texts are harmless (see
+`protocol.foreign`), and their numbers are in range.
 """
 
 from enum import IntEnum
@@ -23,6 +24,7 @@ from colonnade.drivers.simulator.timeline import BINS
 from colonnade.privacy.accountant import Spent
 from colonnade.protocol.codec import Frame
 from colonnade.protocol.errors import CodecError
+from colonnade.protocol.foreign import clean_struct, text_fields
 
 __all__ = [
     "ENVELOPE_BYTES",
@@ -47,13 +49,13 @@ __all__ = [
     "relay",
     "seal_envelope",
     "seal_message",
-    "shortened",
 ]
 
 PROTOCOL = 6  # version of this file; the codec has its own
 MAX_CONTROL_BYTES = 2**20
-MAX_CAUSE = 500  # characters of a cause, which a peer may choose
 MAX_CLOCK_NS = 2**58  # nine years
+MAX_SEQUENCE = 2**62  # of messages, and of the numbers of conversations
+MAX_SILENT_S = 1e9
 MAX_BIN_MS = 2**30
 PERMILLE = 1000
 
@@ -89,13 +91,16 @@ class Envelope(msgspec.Struct, frozen=True, gc=False):
     evaluation: bool = False  # of a message
 
 
+Sequence = Annotated[int, msgspec.Meta(ge=0, le=MAX_SEQUENCE)]
+
+
 class Position(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """How far one side is in a conversation."""
 
-    number: int
-    sent: int  # sequence of its newest message to the other side
-    acknowledged: int  # it keeps none of its own messages up to here
-    received: int  # its journal holds the other side's messages up to here
+    number: Annotated[int, msgspec.Meta(ge=-1, le=MAX_SEQUENCE)]
+    sent: Sequence  # of its newest message to the other side
+    acknowledged: Sequence  # it keeps none of its own messages up to here
+    received: Sequence  # its journal holds the other side's messages up to here
 
 
 class Hello(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -117,7 +122,7 @@ class Welcome(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     reset: bool
     position: Position  # the server's; its number is valid from now on
-    run: str = ""  # a server that starts a new run has another
+    run: Annotated[str, msgspec.Meta(pattern=r"^[ -~]{0,64}\Z")] = ""  # a server that starts a new run has another
     clock: Annotated[int, msgspec.Meta(ge=0, le=MAX_CLOCK_NS)] = 0  # the run's, in ns, when this was written
 
 
@@ -159,11 +164,14 @@ class Bye(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     lane: LaneBins | None = None
 
 
+Seconds = Annotated[float, msgspec.Meta(ge=0, le=MAX_SILENT_S)]
+
+
 class Presence(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Which parties are connected, according to the server."""
 
     here: dict[str, int]  # name → number of its connection; a new number is a new connection
-    silent_s: dict[str, float]  # of parties that left: seconds since they were heard
+    silent_s: dict[str, Seconds]  # of parties that left: since they were heard
 
 
 _Control = TypeVar("_Control", Hello, Welcome, Refusal, End, Bye, Presence, Position)
@@ -208,14 +216,11 @@ def read_control(envelope: Envelope, kind: Kind, content: type[_Control], peer: 
     if len(envelope.body) > MAX_CONTROL_BYTES:
         raise CodecError(peer, f"{kind.name} of {len(envelope.body)} bytes, the limit is {MAX_CONTROL_BYTES}")
     try:
-        return msgspec.msgpack.decode(envelope.body, type=content)
+        found = msgspec.msgpack.decode(envelope.body, type=content)
     except (msgspec.MsgspecError, ValueError, RecursionError) as error:
         raise CodecError(peer, f"{kind.name} cannot be read: {str(error)[:200]}") from None
-
-
-def shortened(cause: str) -> str:
-    """At most `MAX_CAUSE` characters of a cause."""
-    return cause if len(cause) <= MAX_CAUSE else f"{cause[:MAX_CAUSE]}…"
+    clean_struct(found, text_fields(content))
+    return found
 
 
 def relay(name: str, *content: bytes | memoryview) -> bytes:
