@@ -113,10 +113,16 @@ class Aggregations:
         return self._pass_on(initiator, nonce, entry)
 
     def receive(self, sender: int, message: Masked | Masks) -> list[Send]:
-        """Alg. 2 l. 4, 5: add a child's sum."""
+        """Alg. 2 l. 4, 5: add a child's sum.
+
+        Drop a sum over other rows or parties than this party was asked for: either the child lies, or the initiator
+        asked the two of them different questions.
+        """
         key = message.initiator, message.nonce
         self._check(sender, message, self.sums.get(key))
         entry = self.sums.get(key) or self._new(*key)
+        if entry.members and message.asked != entry.asked:
+            return []
         if not entry.members:
             entry.said[sender] = message.asked
         if isinstance(message, Masked):
@@ -141,10 +147,8 @@ class Aggregations:
             raise RemoteProtocolError(name, f"sends a {type(message).__name__} sum twice")
         if entry.said.get(sender, message.asked) != message.asked:
             raise RemoteProtocolError(name, "sends two answers to different requests under one number")
-        if not entry.members:
+        if not entry.members or message.asked != entry.asked:
             return
-        if message.asked != entry.asked:
-            raise RemoteProtocolError(name, "sends a sum over other rows or parties than this party was asked for")
         if len(values) != entry.rows:
             raise RemoteProtocolError(name, f"sends a sum of {len(values)} rows, expected {entry.rows}")
         if sender not in self._places(message.initiator, entry)[0 if on_first else 1].children:
