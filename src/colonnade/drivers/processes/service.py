@@ -149,7 +149,6 @@ class Service:
             ("grpc.max_allowed_incoming_connections", connections),
             ("grpc.server_handshake_timeout_ms", int(1000 * limits.handshake_s)),  # of TLS
             ("grpc.max_connection_idle_ms", max(1000, int(1000 * limits.handshake_s))),  # without a call
-            ("grpc.max_concurrent_streams", 2 * limits.max_calls),  # on one connection
         ]
         # gRPC's own limit of calls in all would let one caller keep the others out.
         self._server = grpc.aio.server(options=options)
