@@ -145,6 +145,7 @@ EXECUTED = {
         ("colonnade compare examples/mnist.toml", PUBLISHED),
         ("python benchmarks/straggler.py", MINUTES),
         ("python benchmarks/chaos.py", MINUTES),
+        ("python benchmarks/storage.py", MINUTES + "; tests/drivers/processes/test_storage.py runs a few cases"),
     ],
     "docs/methods/asysqn.md": [
         ("colonnade run CONFIG.toml", TYPED),
@@ -164,7 +165,10 @@ EXECUTED = {
         ("bank$ colonnade predict server.toml --ids new.csv", MACHINES + TUTORIAL + " types these commands"),
         ("bank$ colonnade predict server.toml --ids new.csv", MACHINES + TUTORIAL + " types these commands"),
         ("bank$ colonnade predict server.toml --ids bank.csv", MACHINES + TUTORIAL + " types these commands"),
-        ("bank$ curl", "not executed: asks a server that predicts; tests/predict asks one over HTTP"),
+        ("[predict]", CONFIG),
+        ("bank$ colonnade predict server.toml --ids bank.csv", MACHINES + TUTORIAL + " types these commands"),
+        ("bank$ colonnade token new", "not executed: asks a server that predicts; tests/predict asks one over HTTP"),
+        ("shop$ colonnade privacy audit", MACHINES + "tests/predict/test_hostile_predictions.py shows an audit"),
     ],
     "docs/privacy.md": [
         ("[privacy]", CONFIG),
