@@ -16,8 +16,9 @@ from colonnade.algorithms import METHODS
 from colonnade.algorithms.encoding import Encoding
 from colonnade.algorithms.fedvs.coding import average
 from colonnade.algorithms.fedvs.messages import Decode, DecodedTest
-from colonnade.algorithms.vafl.messages import Embeddings, FreshRequest
+from colonnade.algorithms.vafl.messages import Embeddings, FreshRequest, Gradient
 from colonnade.algorithms.vafl.party import Party, PipelinedParty
+from colonnade.algorithms.zeroth.messages import Losses
 from colonnade.data import from_arrays, split
 from colonnade.protocol import state
 from colonnade.protocol.errors import RemoteProtocolError
@@ -138,23 +139,26 @@ def test_fedvs_decodes_test_rows_as_it_decodes_training_rows(make, by_hand, monk
 
 
 @pytest.mark.parametrize("name", ["vafl", "cascaded"])
-def test_everything_that_enters_the_table_is_encoded(name, make):
+def test_everything_that_enters_the_table_is_encoded(name, make, by_hand):
     """Warm-up, further rows with a batch, ĉ, fresh rows."""
-    setting = make(name, Coarse, max_delay=5, **({"extra_rows": 0.5} if name == "vafl" else {}))
-    server, party, *_ = setting.roles()
-    server.handle(Started(b"key"), 0)
-    effects, messages = party.handle(Started(b"key"), 0), []
-    for _ in range(2):
-        (work,) = [effect for effect in effects if isinstance(effect, Work)]
-        effects = party.handle(WorkDone(work.token, party.compute(work.job)), 0)
-        messages += [effect.message for effect in effects if isinstance(effect, Send)]
-    messages.append(sent(party, Received("server", FreshRequest(1, np.int32([3, 5])))))
-    assert [len(message.rows) for message in messages] == [ROWS, 30 if name == "vafl" else BATCH, 2]
-    for message in messages:
-        assert message.values.dtype == np.float16
-        server.handle(Received("party-1", message), 0)
+    setting = make(name, Coarse, max_delay=1, **({"extra_rows": 0.5} if name == "vafl" else {}))
+    # The answer to its batch does not arrive, so party-1 keeps its weights while the others make its rows too old.
+    run = by_hand(setting, lambda sender, to, message: to == "party-1" and isinstance(message, Gradient | Losses))
+    server, party = run.server, run.parties[0]
+    run.pump(lambda: server.state.taken)
+    assert server.state.taken[0].party == 0
     if name == "cascaded":
-        assert messages[1].perturbed.dtype == np.float16 and server.state.taken[0].perturbed.dtype == np.float32
+        assert server.state.taken[0].perturbed.dtype == np.float32
+    run.pump(lambda: "party-1" in server.state.asked)
+    asked = run.heard(FreshRequest, "party-1")[0]
+    server.table.values[asked.rows, :WIDTH] = 99
+    run.pump(lambda: "party-1" not in server.state.asked)
+    messages = [m for sender, _, m in run.counted if sender == "party-1"]
+    assert [len(m.rows) for m in messages] == [ROWS, 30 if name == "vafl" else BATCH, len(asked.rows)]
+    assert [(m.batch, m.request) for m in messages] == [(0, 0), (BATCH, 0), (0, asked.request)]
+    assert all(m.values.dtype == np.float16 for m in messages)
+    if name == "cascaded":
+        assert messages[1].perturbed.dtype == np.float16
     held = server.table.values[:, :WIDTH]
     np.testing.assert_array_equal(held, np.rint(party.network.read(party.x) * 4) / 4)
 

@@ -1,10 +1,11 @@
 """What a zeroth-order party receives, and which questions the server does not answer."""
 
-from itertools import pairwise
+from itertools import count, pairwise
 
 import numpy as np
 import pytest
 
+from colonnade.algorithms.batches import Walk
 from colonnade.algorithms.vafl.messages import Embeddings, FreshRequest, Gradient, Query, Skip
 from colonnade.algorithms.zeroth.messages import Losses, Probe
 from colonnade.data import from_arrays, split
@@ -116,6 +117,11 @@ def probe(rows, step=0, batch=None, width=5, directions=1, **fields):
     return Probe(step, batch, rows, values, **{"perturbed": np.ones((directions, batch, width), np.float32)} | fields)
 
 
+def first_rows(server):
+    """Rows that a party may ask about first: those of the walk in coordinated rounds, else any few."""
+    return server.walk.batch(0) if hasattr(server, "walk") else range(8)
+
+
 def refused(server, message, cause, sender="party-1"):
     """The error names sender and rule, and the server's state is unchanged."""
     before = state.pack(server.save())
@@ -126,20 +132,55 @@ def refused(server, message, cause, sender="party-1"):
     assert state.pack(server.save()) == before
 
 
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("method", ["cascaded", "zoo", "frozen"])
 def test_a_batch_that_is_too_small(method, served):
     server, count = served(method), int(method != "frozen")
-    for size in (0, 1, 7):
-        refused(server, probe(range(size), directions=count), r"^party-1: asks about \d rows.*protocol\.min_batch = 8")
-    refused(server, probe(range(20), batch=7, directions=count), "asks about 7 rows.*protocol.min_batch")
+    for size in (1, 7):
+        refused(
+            server,
+            probe(range(size), directions=count),
+            rf"^party-1: asks about {size} rows.*protocol\.min_batch = 8",
+        )
+    refused(server, probe(range(20), batch=0, directions=count), "asks about 0 rows.*protocol.min_batch")  # a warm-up
+    refused(server, probe([], directions=count), "0 rows without a batch")
+    refused(server, probe(range(20), batch=7, directions=count), "a batch of 7 among 20 rows")
     server.handle(Received("party-1", probe(range(8), directions=count)), 0)
+    assert server.questions.counts[0].sum() == 8
+
+
+def test_a_batch_that_is_too_small_for_a_coordinated_round(served):
+    """The walk's batches are large enough, and the rule does not depend on that."""
+    server = served("syn-zoo")
+    walk = server.walk
+    for size in (0, 1, 7, 8):
+        refused(server, probe(walk.batch(0)[:size]), f"^party-1: sent a batch of {size} among {size} rows for step 0")
+    refused(server, probe(walk.batch(0), batch=7), "a batch of 7 among 32 rows")
+    server.handle(Received("party-1", probe(walk.batch(0))), 0)
+    assert server.questions.counts[0].sum() == 32
+    for size in (1, 7):
+        small = Walk(server.rows, size, 0, "batches")
+        walk.batch, walk.size = small.batch, small.size
+        cause = rf"^party-2: asks about {size} rows.*protocol\.min_batch = 8"
+        refused(server, probe(small.batch(0)), cause, "party-2")
 
 
 def test_a_row_twice_in_one_batch(served):
     server = served()
     refused(server, probe([0] * 8), "party-1: asks about a row twice in one batch; each row may occur once")
     refused(server, probe([0, 1, 2, 3, 4, 5, 6, 7, 7]), "twice in one batch")
-    server.handle(Received("party-1", probe([*range(8), 7], batch=8)), 0)  # further rows only renew the table
+    refused(server, probe([*range(8), 7], batch=8), "a batch of 8 among 9 rows")  # nor beside the batch
+    ask(server, probe(range(8)))
+    ask(server, probe([7, *range(8, 15)], 1))  # in the next batch it may
+
+
+def test_a_row_twice_in_a_coordinated_round(served):
+    """The walk has no row twice, and the rule does not depend on that."""
+    server = served("syn-zoo")
+    agreed = server.walk.batch(0)
+    twice = np.append(agreed[:-1], agreed[0])
+    refused(server, probe(twice), "party-1: sent rows for step 0 that differ from the agreed walk")
+    server.walk.batch = lambda step: twice
+    refused(server, probe(twice), "party-1: asks about a row twice in one batch; each row may occur once")
 
 
 def ask(server, message, sender="party-1"):
@@ -162,12 +203,16 @@ def test_a_row_asked_too_often(served):
 
 
 def test_with_every_pass_once_more(served):
-    server = served(extra_queries=0)
-    every = np.arange(1438)
+    server = served(extra_queries=0, train={"epochs": 9})
+    rest, steps = np.array_split(np.arange(8, 1438), 45), count()  # batches as large as those of the walk
     for epoch in range(3):
-        ask(server, probe(range(8), epoch))
-        refused(server, probe(range(8), epoch), "party-1: asks about a row . times.*allows")
-        ask(server, probe(every[8:], epoch))
+        ask(server, probe(range(8), next(steps)))
+        for rows in rest:
+            step = next(steps)
+            cause = rf"^party-1: asks about a row {epoch + 2} times.*allows {epoch + 1} so far"
+            refused(server, probe(range(8), step), cause)
+            ask(server, probe(rows, step))
+    assert (server.questions.counts[0] == 3).all()
 
 
 @pytest.mark.parametrize(
@@ -187,9 +232,11 @@ def test_other_directions_than_agreed(perturbed, served):
 def test_nothing_is_given_for_the_asking(method, served):
     server = served(method)
     refused(server, Query(0), "party-1: server does not expect a Query")
-    bare = Embeddings(0, 8, np.arange(8, dtype=np.int32), np.ones((8, 5), np.float32))
+    rows = np.array(first_rows(server), np.int32)
+    bare = Embeddings(0, len(rows), rows, np.ones((len(rows), 5), np.float32))
     refused(server, bare, "party-1: a batch without its perturbed embeddings")
-    ask(server, probe(range(8), directions=int(method != "frozen")))
+    ask(server, probe(rows, directions=int(method != "frozen")))
+    assert server.questions.counts[0].sum() == len(rows)
     refused(server, Query(0), "does not expect a Query")
 
 
@@ -206,9 +253,13 @@ def test_what_any_upload_is_refused_for_is_not_counted(served):
 
 def test_rows_of_a_coordinated_round_must_agree(served):
     server = served("syn-zoo")
-    server.handle(Received("party-1", probe(range(8))), 0)
-    refused(server, probe(range(1, 9)), "party-2: sent rows for step 0 that differ", "party-2")
+    agreed = server.walk.batch(0)
+    server.handle(Received("party-1", probe(agreed)), 0)
+    for rows in (server.walk.batch(1), agreed[::-1], (agreed + 1) % 1438):
+        refused(server, probe(rows), "party-2: sent rows for step 0 that differ from the agreed walk", "party-2")
     assert not server.questions.counts[1].any()
+    server.handle(Received("party-2", probe(agreed)), 0)
+    np.testing.assert_array_equal(server.questions.counts[1], server.questions.counts[0])
 
 
 def test_rows_without_a_batch_are_taken_without_an_answer(served):

@@ -87,7 +87,7 @@ def test_privacy_is_never_dropped() -> None:
     privacy = {"mechanism": "output", "clip": 1.0, "noise": 0.5}
     suited = fitted(from_dict(tables("fedvs", model=MLP, privacy=privacy)))
     assert suited.config.privacy.on
-    with pytest.raises(ConfigError, match=r"privacy.mechanism = 'output': fedvs has no place for it"):
+    with pytest.raises(ConfigError, match=r"privacy.mechanism = 'output': fedvs cannot add noise"):
         prepare(suited.config)
 
 

@@ -44,7 +44,7 @@ def test_npz_views_with_a_test_set(tmp_path):
 @pytest.mark.parametrize(
     ("arrays", "message"),
     [
-        ({"x_bank": BANK, "x": BANK, "y": Y}, "'x' beside 'x_bank'"),
+        ({"x_bank": BANK, "x": BANK, "y": Y}, "an array 'x' and an array 'x_bank'"),
         ({"x_bank": BANK, "x_shop": SHOP}, "no array 'y'"),
         ({"x_bank": BANK, "x_shop": SHOP[:3], "y": Y}, "shop has 3 rows, but there are 4 labels"),
         ({"x_bank": BANK, "x_shop": SHOP, "y": Y, "x_shop_test": SHOP, "y_test": Y}, "like x_bank_test"),
@@ -60,7 +60,7 @@ def test_npz_views_that_do_not_fit(tmp_path, arrays, message):
 
 
 def test_a_source_without_views_has_no_split_by_views(tmp_path):
-    with pytest.raises(ConfigError, match=r"data.split = 'views': wine has none .*use \"even\""):
+    with pytest.raises(ConfigError, match=r"data.split = 'views': wine has no views .*use \"even\""):
         split(load("wine"), how="views")
     np.savez(tmp_path / "a.npz", x_bank=BANK, x_shop=SHOP, y=Y)
     with pytest.raises(ConfigError, match=r"data.parties = 3: a has 2 views \(bank, shop\)"):

@@ -129,7 +129,7 @@ def test_a_diverged_run_is_reported_with_what_it_has(tmp_path):
     run = prepare(from_dict(small(train={"learning_rate": 1e20, "updates": 200})), out=tmp_path / "run")
     summary = run.execute()
     assert summary["status"] == "diverged"
-    assert "party-1: its embeddings have left ±1e+06; lower train.learning_rate" in summary["note"]
+    assert "party-1: its held-out embeddings have left ±1e+06; lower train.learning_rate" in summary["note"]
     text = (tmp_path / "run" / "summary.json").read_text()
     assert "NaN" not in text and "Infinity" not in text
 

@@ -215,17 +215,34 @@ def contribute(party, message):
     return party.handle(WorkDone(work.token, party.compute(work.job)), 0)
 
 
-def test_a_server_that_asks_parties_for_different_ids_gets_no_sum():
-    root, *others = predicting([0, 1, 2])
-    contribute(root, Contribute(5, 0, ["a"]))
-    sums = [(party.name, send) for party in others for send in contribute(party, Contribute(5, 0, ["b"]))]
-    refused = 0
-    for name, send in sums:  # grows
-        if send.to != "p1":
-            parent = others[NAMES.index(send.to) - 1]
-            sums += [(send.to, further) for further in parent.handle(Received(name, send.message), 0)]
-            continue
-        with pytest.raises(RemoteProtocolError, match="other rows or parties than this party was asked for"):
-            root.handle(Received(name, send.message), 0)
-        refused += 1
-    assert refused == 2, "on both trees"
+def summed(questions, order):
+    """The parties after a sum with root p1, for which the server asks each party its own question, and what was sent.
+
+    All that the parties send each other arrives; an honest party refuses none of it.
+    """
+    parties, sent = dict(zip(NAMES, predicting([0, 1, 2]), strict=True)), []
+    for name in order:
+        effects = contribute(parties[name], Contribute(5, 0, questions[name]))
+        new = [(name, effect) for effect in effects if isinstance(effect, Send)]
+        for sender, send in new:  # grows
+            if send.to != "server":
+                further = parties[send.to].handle(Received(sender, send.message), 0)
+                new += [(send.to, effect) for effect in further if isinstance(effect, Send)]
+        sent += [send for _, send in new]
+    return parties, sent
+
+
+@pytest.mark.parametrize("order", [NAMES, NAMES[::-1]], ids=["root asked first", "root asked last"])
+@pytest.mark.parametrize("asked", ["abb", "aab", "aba"])
+def test_a_server_that_asks_parties_for_different_ids_gets_no_sum(asked, order):
+    questions = {name: [one] for name, one in zip(NAMES, asked, strict=True)}
+    parties, sent = summed(questions, order)
+    assert {send.to for send in sent} <= set(NAMES), "nothing goes to the server"
+    entry = parties["p1"].sums.sums[0, 5]
+    assert entry.own and parties["p1"].sums.take_total(5) is None
+    if asked == "abb":  # the others agree, so complete sums over their ids reach the root on both trees
+        assert sorted(type(send.message).__name__ for send in sent if send.to == "p1") == ["Masked", "Masks"]
+        assert list(entry.masked) == list(entry.masks) == [0], "they are dropped"
+    _, sent = summed({name: ["a"] for name in NAMES}, order)
+    (total,) = [send.message for send in sent if send.to == "server"]
+    assert isinstance(total, Summed) and total.values.shape == (1,), "asked alike, they give one"

@@ -45,6 +45,19 @@ class MappedFile:
         if sys.platform != "win32":
             self.bytes.madvise(mmap.MADV_DONTNEED)
 
+    def leave_cache(self, path: Path) -> None:
+        """Take a large file out of the system's cache after a pass over it.
+
+        The pass read ahead in large pieces. A single row would bring a whole piece into this process's memory.
+        """
+        if sys.platform == "linux" and len(self.bytes) > LARGE:
+            self.give_back()
+            handle = os.open(path, os.O_RDONLY)
+            try:
+                os.posix_fadvise(handle, 0, 0, os.POSIX_FADV_DONTNEED)
+            finally:
+                os.close(handle)
+
 
 class MappedRows:
     """Rows of an array in a file, gathered on access; indexed by rows as the array would be.

@@ -162,6 +162,7 @@ def _reading(path: Path, kind: str) -> Iterator[tuple[Mapping[str, Any], MappedF
     try:
         mapping = MappedFile(path)
         state.check(mapping.bytes, mapping.give_back)
+        mapping.leave_cache(path)
         found = state.views(mapping.bytes)
         if not isinstance(found, dict) or found.get("kind") != kind:
             raise CheckpointError(f"this is not a {kind}")

@@ -16,7 +16,7 @@ import numpy as np
 
 from colonnade.algorithms.asysqn.messages import Ask, MarginsMade, Masked, Masks, digest_of
 from colonnade.algorithms.asysqn.trees import aggregation_trees
-from colonnade.algorithms.sane import is_step
+from colonnade.algorithms.sane import STEPS, is_step
 from colonnade.privacy import masking
 from colonnade.protocol.errors import RemoteProtocolError
 from colonnade.protocol.events import Send
@@ -172,7 +172,9 @@ class Aggregations:
         sends: list[Send] = []
         on_first, on_second = entry.left
         if not on_first and len(entry.masked) == len(first.children) + 1:
-            masked = Masked(initiator, nonce, entry.asked, entry.clock, masking.total(entry.masked.values()))
+            # At most what a receiver takes: children may have sent absurd numbers, for which this party is not to blame.
+            clock = min(entry.clock, STEPS - 1)
+            masked = Masked(initiator, nonce, entry.asked, clock, masking.total(entry.masked.values()))
             sends.append(Send(self._to(first), masked, entry.tests))
             on_first = True
         if self._masked and not on_second and len(entry.masks) == len(second.children) + 1:
