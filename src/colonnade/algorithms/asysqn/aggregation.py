@@ -172,7 +172,7 @@ class Aggregations:
         sends: list[Send] = []
         on_first, on_second = entry.left
         if not on_first and len(entry.masked) == len(first.children) + 1:
-            # At most what a receiver takes: children may have sent absurd numbers, for which this party is not to blame.
+            # At most what a receiver takes: this party is not to blame for the absurd number of a child.
             clock = min(entry.clock, STEPS - 1)
             masked = Masked(initiator, nonce, entry.asked, clock, masking.total(entry.masked.values()))
             sends.append(Send(self._to(first), masked, entry.tests))
