@@ -129,8 +129,7 @@ class Run:
             if self._losses
             else ""
         )
-        damaged = [f"{text} (the run continued from the checkpoint before it)" for text in self._damaged]
-        self.note = "; ".join(filter(None, (self.note, lost, loads, *damaged)))
+        self.note = "; ".join(filter(None, (self.note, lost, loads, *self._damage())))
         summary = self.summary()
         self._tracking.end(self.status, summary)
         summary["note"] = "; ".join(filter(None, (summary["note"], self._tracking.note)))
@@ -210,6 +209,9 @@ class Run:
             finally:
                 self.simulator.workers = None
 
+    def _damage(self) -> list[str]:
+        return [f"{text} (the run continued from the checkpoint before it)" for text in self._damaged]
+
     def resume(self) -> bool:
         """Continue from the folder's checkpoint; False if there is none yet (the run starts from the beginning)."""
         assert self.folder is not None
@@ -267,7 +269,7 @@ class Run:
     @property
     def notes(self) -> tuple[str, ...]:
         """Remarks on the data and settings for readers of the results."""
-        return self.federation.notes
+        return (*self.federation.notes, *self._damage())
 
     @property
     def wall_s(self) -> float:
