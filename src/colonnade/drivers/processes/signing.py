@@ -4,6 +4,7 @@ A party's certificate may open connections (clientAuth). The server's may also a
 authority may sign (path length 0). Keys are P-256, which every TLS library supports.
 """
 
+import hashlib
 import ipaddress
 import re
 import secrets
@@ -21,7 +22,7 @@ from colonnade.drivers.processes.certificate_files import read_certificate, read
 from colonnade.drivers.processes.identity import SERVER, check_authority
 from colonnade.protocol.errors import ConfigError
 
-__all__ = ["PARTY_USAGE", "SERVER_USAGE", "Signer", "new_key", "subject"]
+__all__ = ["PARTY_USAGE", "SERVER_USAGE", "Signer", "new_key", "short_code", "subject"]
 
 PARTY_USAGE = (ExtendedKeyUsageOID.CLIENT_AUTH,)
 SERVER_USAGE = (ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH)  # clientAuth to ask for the status
@@ -111,6 +112,13 @@ def _key_usage(signs_certificates: bool) -> x509.KeyUsage:
 def new_key() -> ec.EllipticCurvePrivateKey:
     """A new P-256 key."""
     return ec.generate_private_key(ec.SECP256R1())
+
+
+def short_code(content: bytes) -> str:
+    """25 digits for two people to compare by telephone: a file with the same digits takes 2^83 tries."""
+    number = int.from_bytes(hashlib.sha256(content).digest()) % 10**25
+    digits = f"{number:025}"
+    return " ".join(digits[start : start + 5] for start in range(0, 25, 5))
 
 
 def _lifetime(days: int) -> timedelta:
