@@ -36,7 +36,7 @@ def type_in(monkeypatch, tmp_path):
 
     def call(folder, line, keys=None):
         monkeypatch.chdir(tmp_path / folder)
-        monkeypatch.setattr("colonnade.cli.init._at_a_terminal", lambda: keys is not None)
+        monkeypatch.setattr("colonnade.cli.questions.at_a_terminal", lambda: keys is not None)
         result = CliRunner().invoke(app, line.split()[1:], input=keys, catch_exceptions=False)
         assert result.exit_code == 0, result.output
         return result.output
@@ -73,7 +73,10 @@ def test_from_nothing_to_a_trained_model(type_in, tmp_path, monkeypatch):
     monkeypatch.setattr(dial, "FIRST_PAUSE_S", 0.05)
     for name, flags in FLAGS.items():
         said = type_in(".", f"colonnade init {name} --parties bank,shop {' '.join(flags)}")
-        assert f"Wrote {name}/{name}.toml" in said and "colonnade certs" in said
+        assert (
+            f"Wrote {name}/{name}.toml" in said
+            and ("colonnade invite bank shop" if name == "server" else "colonnade certs") in said
+        )
     tables(tmp_path)
     certificates(type_in, tmp_path)
 
