@@ -15,6 +15,7 @@ from colonnade.cli.admit import admit
 from colonnade.cli.align import align
 from colonnade.cli.attack import attack_app
 from colonnade.cli.certs import certs_app
+from colonnade.cli.check import check
 from colonnade.cli.compare import compare
 from colonnade.cli.data import data_app
 from colonnade.cli.demo import demo
@@ -65,7 +66,7 @@ def _options(
 
 # In the order of `colonnade --help`.
 experiments = (run, compare, sweep, demo, protocols, report)
-members = (serve, join, up, status, predict, align, init, invite, accept, admit, doctor)
+members = (serve, join, up, status, predict, align, init, invite, accept, admit, check, doctor)
 for command in (*experiments, *members):
     app.command(cls=ListsMethods if command in (compare, sweep) else None)(command)
 groups = {"data": data_app, "certs": certs_app, "token": token_app, "attack": attack_app, "privacy": privacy_app}
