@@ -47,7 +47,13 @@ def accept(
     letter = read_letter(file)
     if letter.kind == REQUEST:
         raise ConfigError("FILE", str(file), f"is a request; the federation takes it: colonnade admit {file.name}")
-    typed: dict[str, object] = {"--data": data, "--id": id, "--label": label, "--columns": columns, "--categorical": categorical}
+    typed: dict[str, object] = {
+        "--data": data,
+        "--id": id,
+        "--label": label,
+        "--columns": columns,
+        "--categorical": categorical,
+    }
     typed |= {"--predict-data": predict_data, "--set": settings, "--stay": stay or None}
     if letter.kind == ANSWER:
         for flag, value in typed.items():

@@ -95,9 +95,8 @@ def _open(path: Path, tables: Mapping[str, object], config: Config, signer: Sign
         raise ConfigError(REQUEST, letter.name, "answers an invitation of another federation")
     name = common_name(REQUEST, path, csr.subject)
     if not name == content.party == invitation.party:
-        raise ConfigError(
-            REQUEST, letter.name, f"is for the name {name!r}, but the invitation is for {invitation.party!r}"
-        )
+        names = f"names {content.party!r}, and its key is for {name!r}"
+        raise ConfigError(REQUEST, letter.name, f"{names}, but the invitation is for {invitation.party!r}")
     if name not in parties_of(config):
         raise ConfigError(
             REQUEST, letter.name, f"{name!r} is not in network.parties: {', '.join(config.network.parties)}"
@@ -110,6 +109,7 @@ def _csr(letter: Letter, text: str) -> x509.CertificateSigningRequest:
     try:
         csr = x509.load_pem_x509_csr(text.encode())
         valid = csr.is_signature_valid and isinstance(csr.public_key(), ec.EllipticCurvePublicKey)
+        _ = csr.subject  # decoded at its first use
     except (ValueError, x509.InvalidVersion, UnsupportedAlgorithm):
         valid = False
     if not valid:

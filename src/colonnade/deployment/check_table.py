@@ -80,8 +80,7 @@ def _alignment(own: Own, section: str, name: str, config: Config, path: Path, fa
     if not file.parent.is_dir() or file.suffix != SHARE:
         return error("alignment", f"{section}.aligned = {own.aligned!r}: must end in {SHARE}, in a folder that exists")
     if not file.is_file():
-        text = f"{own.aligned} is not there yet: colonnade align writes it"
-        return warning("alignment", text, f"colonnade align {path}, when all members run it")
+        return warning("alignment", f"{own.aligned} is not there yet", f"colonnade align {path}, at all members")
 
     def read() -> str:
         found = alignment_of(own.aligned, name, section)

@@ -20,7 +20,7 @@ from typing import Any, TypeVar
 import msgspec
 import tomli_w
 from cryptography import x509
-from cryptography.exceptions import InvalidSignature
+from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
 
@@ -40,6 +40,13 @@ _FIRST = re.compile(rb"# colonnade (invitation|request|answer) ([0-9]{1,6})\n")
 _LAST = re.compile(rb"\n# signature ([0-9a-f]{16,200})\n\Z")
 _CHANGED = "was changed after it was signed, or was damaged on the way; ask for it again, as an attachment"
 _ARTICLE = {INVITATION: "an invitation", REQUEST: "a request", ANSWER: "an answer"}
+_FORGED = (
+    ValueError,
+    UnsupportedAlgorithm,
+    x509.InvalidVersion,
+    x509.DuplicateExtension,
+    x509.UnsupportedGeneralNameType,
+)
 
 Content = TypeVar("Content", bound=msgspec.Struct)
 
@@ -145,6 +152,8 @@ def certificate_in(letter: Letter, field: str, text: str) -> x509.Certificate:
     """The one certificate of a field; raises ConfigError."""
     try:
         (certificate,) = x509.load_pem_x509_certificates(text.encode())
-    except (ValueError, x509.InvalidVersion):
+        # Each is decoded at its first use, and a forged one may fail there.
+        _ = certificate.public_key(), certificate.subject, certificate.extensions, certificate.not_valid_after_utc
+    except _FORGED:
         raise ConfigError(letter.kind, letter.name, f"{field}: must be one certificate in PEM") from None
     return certificate
