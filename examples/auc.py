@@ -1,4 +1,6 @@
-"""How good were the predictions, now that outcomes are known? python examples/auc.py OUTCOMES.csv ID LABEL SCORES.csv...
+"""How good were the predictions, now that outcomes are known?
+
+    python examples/auc.py OUTCOMES.csv ID LABEL SCORES.csv...
 
 OUTCOMES.csv has the ids and the true labels; SCORES.csv is the output of `colonnade predict` for two classes.
 """
