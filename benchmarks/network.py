@@ -4,7 +4,9 @@ Every side is its own process. Bare and driver take turns, so that a noisy neigh
 the medians is what counts. `tuned` is the bare stream with what the driver chooses beneath itself: uvloop, and how gRPC
 waits for sockets (colonnade/drivers/processes/__init__.py). A driver without any cost would reach this rate.
 
-    python benchmarks/network.py [--seconds 4] [--rounds 3] [--parties 1,4]
+    python benchmarks/network.py [--seconds 4] [--rounds 3] [--parties 1,4] [--against FOLDER]
+
+`--against` also runs the driver of another checkout in turns with this one, and prints the ratio of the two.
 """
 
 import argparse
@@ -155,14 +157,17 @@ async def measure(count, seconds):
     print(json.dumps((count() - before) / (time.perf_counter() - start)), flush=True)
 
 
-def race(kind, parties, seconds, certificates):
-    """Total round trips per second of one kind."""
+def race(kind, parties, seconds, certificates, checkout=None):
+    """Total round trips per second of one kind; the driver may be that of another checkout."""
     with tempfile.TemporaryDirectory() as scratch:
         folder = Path(scratch)
         for path in certificates.iterdir():
             (folder / path.name).symlink_to(path)
-        command = [sys.executable, __file__, "--folder", str(folder), "--seconds", str(seconds)]
+        script = __file__ if checkout is None else str(checkout / "benchmarks" / "network.py")
+        command = [sys.executable, script, "--folder", str(folder), "--seconds", str(seconds)]
         settings = os.environ | ({"GRPC_EXPERIMENTS": ""} if kind == "bare" else {})  # gRPC with its defaults
+        if checkout is not None:
+            settings |= {"PYTHONPATH": str(checkout / "src")}
         server = subprocess.Popen(
             [*command, "--role", f"{kind}-server", "--parties", str(parties)],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=settings,
@@ -185,6 +190,7 @@ def main():
     parser.add_argument("--seconds", type=float, default=4.0)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--parties", default="1,4")
+    parser.add_argument("--against", type=Path, metavar="FOLDER", help="another checkout to compare with")
     for name in ("--role", "--name", "--address"):
         parser.add_argument(name)
     parser.add_argument("--folder", type=Path)
@@ -208,15 +214,24 @@ def main():
         throw_away([f"party-{i}" for i in range(16)], certificates)
         for parties in map(int, options.parties.split(",")):
             rates = {"bare": [], "tuned": [], "driver": []}
+            before = []
             for _ in range(options.rounds):
                 for kind, found in rates.items():
                     found.append(race(kind, parties, options.seconds, certificates))
+                if options.against is not None:
+                    before.append(race("driver", parties, options.seconds, certificates, options.against))
             bare, tuned, driver = (statistics.median(found) for found in rates.values())
             print(
                 f"{parties} parties: driver {driver:.0f}/s; bare {bare:.0f}/s, ratio {driver / bare:.2f}; "
                 f"tuned {tuned:.0f}/s, ratio {driver / tuned:.2f}",
                 flush=True,
             )
+            if before:
+                ratios = sorted(now / then for now, then in zip(rates["driver"], before, strict=True))
+                middle, spread = statistics.median(ratios), f"{ratios[0]:.3f}–{ratios[-1]:.3f}"
+                print(
+                    f"  the other checkout {statistics.median(before):.0f}/s, ratio {middle:.3f} ({spread})", flush=True
+                )
     return None
 
 
