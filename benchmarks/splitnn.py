@@ -61,8 +61,9 @@ def federation(settings, data):
 
 def federation_of(checkout, options):
     """Rows per second of the federation of a checkout, in a process of its own."""
-    script, settings = checkout / "benchmarks" / "splitnn.py", os.environ | {"PYTHONPATH": str(checkout / "src")}
-    command = [sys.executable, str(script), "--dir", options.dir, "--steps", str(options.steps), "--rounds", "1"]
+    path = os.pathsep.join([str(checkout / "src"), os.environ.get("PYTHONPATH", "")])
+    settings = os.environ | {"PYTHONPATH": path}
+    command = [sys.executable, __file__, "--dir", options.dir, "--steps", str(options.steps), "--rounds", "1"]
     printed = subprocess.run(command, env=settings, stdout=subprocess.PIPE, text=True, check=True).stdout
     return float(re.search(r"processes +(\d+)/s", printed)[1])
 
