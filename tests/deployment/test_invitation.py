@@ -219,7 +219,11 @@ def test_requests_that_are_refused(federation, tmp_path):
 
     admit([good], config)
     Path("x.request").write_bytes(request_of("shop", key, invitation=invitation))
-    assert "was admitted with another key" in refused(admit, [Path("x.request")], config)
+    together = [Path("../bank/bank.request"), Path("x.request")]
+    assert "was admitted with another key" in refused(admit, together, config)
+    assert not Path("federation/bank.pem").exists(), "all requests are checked before one is signed"
+    assert admit([Path("x.request")], config, renew=True).admitted[0].party == "shop"
+    admit([good], config, renew=True)
     text = config.read_text()
     config.write_text(text.replace("embedding = 8", "embedding = 4"))
     assert "has changed since the invitation (model.embedding: 8 there, 4 here)" in refused(admit, [good], config)

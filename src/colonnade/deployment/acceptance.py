@@ -178,7 +178,9 @@ def _answers(content: Invitation, own: OwnAnswers, folder: Path) -> Answers:
 def _from(folder: Path, typed: str) -> str:
     """A typed path as it is written in the folder's config, whose commands are typed in that folder."""
     path = Path(typed).expanduser()
-    return str(path) if path.is_absolute() else Path(os.path.relpath(path, folder)).as_posix()
+    if path.is_absolute() or path.absolute().drive != folder.absolute().drive:
+        return str(path.absolute())
+    return Path(os.path.relpath(path, folder)).as_posix()
 
 
 def _refuse_faulty_table(own: OwnAnswers) -> None:
@@ -192,7 +194,7 @@ def _refuse_faulty_table(own: OwnAnswers) -> None:
         raise faults[0]
 
 
-def accept_answer(letter: Letter, folder: Path, *, now: datetime | None = None) -> Installed:
+def accept_answer(letter: Letter, folder: Path) -> Installed:
     """Check an answer against this folder's authority and key, and install it; raises ConfigError."""
     letter.expect(ANSWER)
     content = letter.content(Answer)

@@ -76,6 +76,8 @@ def admit(
     twice = {one.party for one in opened if [other.party for other in opened].count(one.party) > 1}
     if twice:
         raise ConfigError(REQUEST, ", ".join(sorted(twice)), "two requests have this name; give one of them")
+    for one in opened if not renew else ():
+        _refuse_another_key(one, dir)
     admitted = tuple(_sign(one, dir, days, renew, now) for one in opened)
     members, parties = read_members(paths.members), parties_of(checked)
     missing = tuple(name for name in parties if name not in members)
@@ -129,17 +131,21 @@ def _check_terms(letter: Letter, invitation: Invitation, tables: Mapping[str, ob
         )
 
 
+def _refuse_another_key(one: _Checked, dir: Path) -> None:
+    path = dir / f"{one.party}.pem"
+    if path.exists() and read_certificate("certificate", path).public_key() != one.csr.public_key():
+        raise ConfigError(
+            REQUEST,
+            one.request.name,
+            f"{one.party} was admitted with another key ({path}); to replace its certificate add --renew",
+        )
+
+
 def _sign(one: _Checked, dir: Path, days: int, renew: bool, now: datetime) -> Admitted:
     """Sign the key, unless its certificate exists already: the command can be repeated."""
     path, members = dir / f"{one.party}.pem", read_members(certificates.Authority.at(dir).members)
-    present = read_certificate("certificate", path) if path.exists() else None
-    if present is not None and not renew:
-        if present.public_key() != one.csr.public_key():
-            raise ConfigError(
-                REQUEST,
-                one.request.name,
-                f"{one.party} was admitted with another key ({path}); to replace its certificate add --renew",
-            )
+    if path.exists() and not renew:
+        present = read_certificate("certificate", path)
         if members.get(one.party) == fingerprint(present):
             return Admitted(one.party, one.request.code, present.not_valid_after_utc)
     request = dir / f"{one.party}.csr"  # stays there, for a renewal
