@@ -539,17 +539,22 @@ class LinearCoordinator(Counting[State]):
         if not (state.phase or state.running):
             return [name for name in (state.judge, state.unmoved) if name in self.index]
         late = {member for member in members if member not in state.done}
-        if state.phase != HOLDING:
-            # Either they have not used the sum of this party, or it has not sent them the sum. If it had to wait for
-            # parts of the sum, it would complain.
-            late = late | {state.asked} if set(state.done) - {state.asked} else {state.asked}
+        if state.phase != HOLDING:  # if the initiator had to wait for parts of its sum, it would complain
+            late = self._without_sum() or {state.asked}
         return [self.names[member] for member in sorted(late)]
+
+    def _without_sum(self) -> set[int]:
+        """If some parties have used a sum for all: the others, and its initiator, which may have left them out."""
+        state = self.state
+        if not (state.running or state.phase == TAKING) or not set(state.done) - {state.asked}:
+            return set()
+        return set(self.members) - set(state.done) | {state.asked}
 
     def _suspects(self) -> list[str]:
         """The parties that may hold up the sums for which training waits. Parties rest without a sum."""
         if not self.state.begun or not self._enough or self.state.phase == HOLDING:
             return []
-        return [self.names[party] for party in self.disputes.suspects()]
+        return [self.names[party] for party in self.disputes.suspects(self._without_sum())]
 
     def owes(self) -> dict[str, str]:
         """Without a barrier every party owes a step. A party may wait for another's sum: any step is progress."""

@@ -45,15 +45,22 @@ class Disputes:
         kept = {} if initiator is None else {key: one for key, one in self._told.items() if key[0] != initiator}
         self._told = kept
 
-    def suspects(self) -> list[int]:
-        """The parties whose fault alone explains all complaints; if there is none, all that may be at fault."""
+    def suspects(self, late: set[int]) -> list[int]:
+        """The parties whose fault alone explains all complaints; if there is none, all that may be at fault.
+
+        `late`: if not empty, the coordinator itself knows that one of these parties holds up the others. Without
+        complaints no party is a suspect.
+        """
         found = [
             {initiator, parent, child}
             for (initiator, parent), told in self._told.items()
             for child in told.children
             if not self._is_excused(initiator, child, told.nonce)
         ]
-        return sorted(set.intersection(*found) or set.union(*found)) if found else []
+        if not found:
+            return []
+        found += [late] if late else []
+        return sorted(set.intersection(*found) or set.union(*found))
 
     def _is_excused(self, initiator: int, child: int, nonce: int) -> bool:
         own = self._told.get((initiator, child))
