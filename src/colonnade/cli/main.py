@@ -17,6 +17,7 @@ from colonnade.cli.compare import compare
 from colonnade.cli.data import data_app
 from colonnade.cli.demo import demo
 from colonnade.cli.doctor import doctor
+from colonnade.cli.export import export
 from colonnade.cli.init import init
 from colonnade.cli.join import join
 from colonnade.cli.options import ListsMethods
@@ -30,6 +31,7 @@ from colonnade.cli.serve import serve
 from colonnade.cli.status import status
 from colonnade.cli.sweep import sweep
 from colonnade.cli.token import token_app
+from colonnade.cli.train import train
 from colonnade.cli.up import up
 from colonnade.protocol.errors import ColonnadeError
 from colonnade.release import commit
@@ -61,7 +63,8 @@ def _options(
 
 
 # In the order of `colonnade --help`.
-for command in (run, compare, sweep, demo, protocols, report, serve, join, up, status, predict, align, init, doctor):
+alone = (run, train, compare, sweep, demo, protocols, report, export)
+for command in (*alone, serve, join, up, status, predict, align, init, doctor):
     app.command(cls=ListsMethods if command in (compare, sweep) else None)(command)
 groups = {"data": data_app, "certs": certs_app, "token": token_app, "attack": attack_app, "privacy": privacy_app}
 for name, group in groups.items():
