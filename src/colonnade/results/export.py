@@ -180,7 +180,9 @@ def _write_all(folder: Path, files: Mapping[str, bytes], disk: Disk) -> list[Pat
         disk.sync_folder(folder)
     except OSError as error:
         _remove(paths, disk)
-        raise CheckpointError(f"{folder}: the export cannot be written: {error.strerror}; no new file is left") from None
+        raise CheckpointError(
+            f"{folder}: the export cannot be written: {error.strerror}; no new file is left"
+        ) from None
     return paths
 
 
