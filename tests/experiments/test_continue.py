@@ -1,8 +1,10 @@
 """Runs that start from the trained networks of an earlier run."""
 
+import io
 import itertools
 import json
 import shutil
+from datetime import UTC, datetime
 
 import numpy as np
 import polars
@@ -11,13 +13,17 @@ import torch
 
 import colonnade
 from colonnade.algorithms import METHODS
-from colonnade.config.schema import from_dict
-from colonnade.data import from_blocks
+from colonnade.config.schema import from_dict, read_toml
+from colonnade.data import from_blocks, load_party_share
+from colonnade.deployment.server_side import ServerSide
+from colonnade.deployment.up import prepare_up
 from colonnade.drivers.ledger_file import read_ledger
+from colonnade.drivers.processes.logs import Log
 from colonnade.experiments.run import prepare, reopen
 from colonnade.protocol import state
 from colonnade.protocol.errors import CheckpointError, ConfigError, DataError, ModelError
-from colonnade.results.trained import MODEL, find_run
+from colonnade.report.ledger_words import ReadLedger, ledger_in_words
+from colonnade.results.trained import MODEL, find_run, kept_continuation
 
 ROWS = 120
 
@@ -347,10 +353,17 @@ def test_both_runs_are_composed_and_the_ledger_says_so(private, tmp_path):
     assert terms["earlier"]["head"] == before.earlier["bank"].head
     assert account.mu == pytest.approx(both["privacy"]["parties"]["bank"]["mu"])
     assert "earlier" not in read_ledger(folder / "ledgers" / "bank.jsonl")[0]
+    read = [_read(path / "ledgers" / "bank.jsonl") for path in (folder, tmp_path / "june")]
+    page = str(ledger_in_words(read, 1, 1e-3, datetime.now(UTC)))
+    assert f"Together: μ = {account.mu:.6g}," in page and "The run continues an earlier one" in page
     third = find_run(tmp_path / "june")
     assert sum(count for _, _, count in third.earlier["bank"].events) > sum(
         count for _, _, count in before.earlier["bank"].events
     )
+
+
+def _read(path):
+    return ReadLedger(str(path), "", *read_ledger(path))
 
 
 def test_a_budget_that_was_spent_before_allows_no_release(private):
@@ -381,6 +394,24 @@ def test_a_missing_ledger_is_refused(private, tmp_path):
     (tmp_path / "may" / "ledgers" / "shop.jsonl").unlink()
     with pytest.raises(CheckpointError, match="the privacy ledger of shop is missing"):
         find_run(tmp_path / "may")
+
+
+def test_every_role_of_a_federation_on_one_machine_gets_its_own_part(may, tmp_path):
+    path = tmp_path / "table.csv"
+    blocks, y = frames(70, 2)
+    polars.concat([*blocks.values(), polars.DataFrame({"label": y})], how="horizontal").write_csv(path)
+    columns = {"bank": ["age", "city", "income"], "shop": ["visits"]}
+    config = named_config(data={"source": str(path), "label": "label", "split": columns, "scale": "standard"})
+    prepare_up(config, tmp_path / "june", continues=may)
+    for name in ("server", "bank", "shop"):
+        kept = kept_continuation(tmp_path / "june" / "nodes" / name / "run")
+        assert list(kept.members) == [name] and kept.folder == "may"
+    share = load_party_share(tmp_path / "june" / "nodes" / "bank" / "share.safetensors")
+    assert share.fitted.shift[0] == find_run(may).members["bank"].fitted.shift[0]
+    server = tmp_path / "june" / "nodes" / "server"
+    side = ServerSide(from_dict(read_toml(server / "config.toml")), server / "run", Log("server", stream=io.StringIO()))
+    side.folder()  # a folder with nothing but the start is a new one
+    assert side.before.run == kept.run
 
 
 # Folders that are no run, or not a finished one.

@@ -34,11 +34,16 @@ def frames(rows=90, kind="binary"):
     return {"bank": bank, "shop": polars.DataFrame({"visits": visits})}, y if kind == "regression" else y.astype(int)
 
 
-def read(folder, tmp_path, blocks):
-    """Run the reader of the docs in a process that cannot import Colonnade."""
+def read(folder, tmp_path, blocks, apart, monkeypatch, capsys):
+    """Run the reader of the docs where it cannot import Colonnade: in its own process or, which is faster, here."""
     for name, block in blocks.items():
         block.write_csv(tmp_path / f"{name}.csv")
     tables = [f"{name}={tmp_path / name}.csv" for name in blocks]
+    if not apart:
+        monkeypatch.setitem(sys.modules, "colonnade", None)
+        monkeypatch.setattr(sys, "argv", ["reader.py", str(folder), *tables])
+        exec(compile(READER, "reader.py", "exec"), {})  # the docs' own code
+        return np.array(json.loads(capsys.readouterr().out))
     blocked = "import sys\nsys.modules['colonnade'] = None\n" + READER
     done = subprocess.run(
         [sys.executable, "-c", blocked, str(folder), *tables], capture_output=True, text=True, check=True
@@ -55,13 +60,16 @@ def read(folder, tmp_path, blocks):
         ({"name": "asysqn-sgd", "masking": "off"}, "binary", {}),
     ],
 )
-def test_a_reader_in_plain_torch_gives_the_same_predictions(protocol, kind, settings, tmp_path):
+def test_a_reader_in_plain_torch_gives_the_same_predictions(
+    protocol, kind, settings, tmp_path, monkeypatch, capsys, recwarn
+):
     blocks, y = frames(kind=kind)
     scale = "clipped" if protocol == {"name": "wait"} else None
     result = colonnade.train(colonnade.from_blocks(blocks, y, scale=scale), protocol, updates=20, **settings)
     result.export(tmp_path / "models")
     blocks["bank"][3, "city"] = "Rome"  # never seen
-    found, here = read(tmp_path / "models", tmp_path, blocks), result.predict(list(blocks.values()))
+    here = result.predict(list(blocks.values()))
+    found = read(tmp_path / "models", tmp_path, blocks, protocol == "vafl", monkeypatch, capsys)
     np.testing.assert_allclose(found.reshape(here.shape), here, rtol=1e-5, atol=1e-5)
 
 
@@ -159,3 +167,12 @@ def test_the_command_writes_the_files_and_refuses_what_is_no_run(folder, tmp_pat
     with pytest.raises(SystemExit) as ended:
         main()
     assert ended.value.code == 2 and "holds no run" in capsys.readouterr().err
+
+
+def test_the_program_of_the_page_runs(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    program = next(one.text for one in code_of(PAGE) if "continue_from" in one.text)
+    exec(compile(program, "page.py", "exec"), {})  # the docs' own code
+    said = capsys.readouterr().out
+    assert "'run': " in said and float(said.split()[-1]) > 0.8  # the first evaluation, before any step
+    assert (tmp_path / "models" / "party-4.safetensors").is_file()

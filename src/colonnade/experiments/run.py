@@ -31,7 +31,7 @@ from colonnade.models.network import draw_in_turn
 from colonnade.protocol.codec import Codec
 from colonnade.protocol.errors import CheckpointError, ConfigError, TrainingDiverged, WorkerLost
 from colonnade.protocol.events import NANOSECONDS
-from colonnade.protocol.messages import Payload
+from colonnade.protocol.messages import Array, Payload
 from colonnade.protocol.ports import Releases
 from colonnade.protocol.role import SERVER, Counts, Histogram, RoleSummary, Scaling, Trained
 from colonnade.results.folder import RunFolder
@@ -376,7 +376,8 @@ class Run:
 
     def members(self) -> list[TrainedMember]:
         """Return the trained networks, the server's first; none, if the method does not give its weights."""
-        setting, name, tensors = self.federation, self.federation.method.name, {}
+        setting, name = self.federation, self.federation.method.name
+        tensors: dict[str, dict[str, Array]] = {}
         for node in self.simulator.nodes:
             if isinstance(node.role, Trained):
                 tensors |= node.role.trained()
