@@ -3,6 +3,8 @@
 import asyncio
 import io
 import json
+import shutil
+from dataclasses import replace
 
 import numpy as np
 import polars
@@ -19,6 +21,7 @@ from colonnade.drivers.processes.certificates import throw_away
 from colonnade.drivers.processes.logs import Log
 from colonnade.drivers.processes.wire import PROTOCOL, Hello, Position
 from colonnade.predict.processes import predicting_party
+from colonnade.protocol import state
 from colonnade.protocol.errors import ConfigError
 from colonnade.results.trained import CONTINUED, MODEL, find_models
 
@@ -149,6 +152,30 @@ def test_the_handshake_compares_the_runs_and_says_what_to_type(members, tmp_path
     said = fresh.terms(fresh.shared)("bank", hello(bank))
     assert "but the server starts a new run: start bank without --continue, or the server with it" in said
     assert fresh.terms(fresh.shared)("bank", hello(plain)) is None
+
+
+def test_a_party_that_was_away_at_the_end_may_start_either_way(members, tmp_path):
+    folders = members.folders("server", "bank")
+    server = members.side("server", "june", NAMES, folders["server"], tmp_path / "server")
+    member = server.before.members["server"]
+    part = replace(member.server, away=("bank",))
+    server.before = replace(server.before, members={"server": replace(member, server=part)})
+    terms = server.terms(server.shared)
+    for given in (None, folders["bank"]):
+        bank = members.side("bank", "june", NAMES, given, tmp_path / f"bank-{given is None}")
+        assert terms("bank", hello(bank)) is None
+    assert terms("bank", hello(bank, continues="ffff")) is not None
+
+
+def test_the_same_command_typed_again_needs_no_earlier_folder(members, tmp_path):
+    shutil.copytree(members.folder / "bank-may", tmp_path / "may")
+    PartyTraining(members.side("bank", "june", NAMES, tmp_path / "may", tmp_path / "june")).prepare()
+    with pytest.raises(ConfigError, match="the run in .*june continues may: choose another --out"):
+        found = state.unpack((tmp_path / "may" / MODEL).read_bytes())
+        (tmp_path / "may" / MODEL).write_bytes(state.pack(found | {"run": "another"}))
+        members.side("bank", "june", NAMES, tmp_path / "may", tmp_path / "june")
+    shutil.rmtree(tmp_path / "may")
+    assert members.side("bank", "june", NAMES, tmp_path / "may", tmp_path / "june").before.folder == "may"
 
 
 def test_wrong_folders_are_refused(members, tmp_path):

@@ -226,6 +226,17 @@ def test_nothing_is_rearranged_for_a_sum(tmp_path):
     np.testing.assert_array_equal(weights(june, "server")["weight"], before.members["server"].tensors["weight"])
 
 
+@pytest.mark.parametrize("aggregate", ["concat", "sum"])
+def test_what_stands_for_an_absent_party_is_found_by_name(aggregate, tmp_path):
+    config = named_config(model={"aggregate": aggregate}, train={"party_dropout": 0.5})
+    run(tmp_path / "may", config, named(60))
+    before = find_run(tmp_path / "may")
+    old = before.members["server"].tensors["party_dropout"]
+    june = start_of(before, lambda blocks: {"shop": blocks["shop"], "bank": blocks["bank"]}, config)
+    np.testing.assert_array_equal(weights(june, "server")["party_dropout"], np.roll(old, 3))
+    assert old.any()
+
+
 @pytest.mark.parametrize(
     ("tables", "complaint"),
     [

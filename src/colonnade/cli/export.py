@@ -13,9 +13,7 @@ __all__ = ["export"]
 def export(
     run: Annotated[Path, typer.Argument(metavar="RUN", help="The folder of a finished run: a party's, the server's.")],
     out: Annotated[Path | None, typer.Option(metavar="DIR", help="Where to write. Default: RUN/export.")] = None,
-    onnx: Annotated[
-        bool, typer.Option("--onnx", help="Also write ONNX files; needs the extra colonnade[onnx].")
-    ] = False,
+    onnx: Annotated[bool, typer.Option("--onnx", help="Also write ONNX files; needs the extra 'onnx'.")] = False,
 ) -> None:
     """Write the trained networks in a run's folder as NAME.safetensors and NAME.json.
 

@@ -38,6 +38,7 @@ class ServerPart:
     task: str  # the kind of the task
     classes: tuple[str, ...]
     target_scale: tuple[float, float]
+    away: tuple[str, ...] = ()  # parties that were not there at the end, and may have kept no network
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -72,11 +73,15 @@ def member_of_party(
 
 
 def member_of_server(
-    setup: ServerSetup[Options], method: str, tensors: dict[str, Array], scale: tuple[float, float]
+    setup: ServerSetup[Options],
+    method: str,
+    tensors: dict[str, Array],
+    scale: tuple[float, float],
+    away: tuple[str, ...] = (),
 ) -> TrainedMember:
-    """Return what a later run needs of the server."""
+    """Return what a later run needs of the server; `away` are the parties that were not there at the end."""
     task = setup.task
-    part = ServerPart(setup.parties, setup.widths, setup.aggregate, task.kind, tuple(task.classes), scale)
+    part = ServerPart(setup.parties, setup.widths, setup.aggregate, task.kind, tuple(task.classes), scale, away)
     inputs = aggregated_width(setup.aggregate, setup.widths)
     return TrainedMember(SERVER, method, spec_of(setup.model), tensors, (inputs,), task.outputs, server=part)
 
@@ -100,9 +105,17 @@ class Continuation:
         return {name: one.fitted for name, one in self.members.items() if one.fitted is not None}
 
     def former(self) -> tuple[str, ...]:
-        """Return the parties of the earlier run, if this process has the server's model."""
-        server = self.members.get(SERVER)
-        return () if server is None or server.server is None else server.server.parties
+        """Return the parties that must continue too: those that were there at the end of the earlier run."""
+        part = self._server_part()
+        return () if part is None else tuple(name for name in part.parties if name not in part.away)
+
+    def away(self) -> tuple[str, ...]:
+        """Return the parties that may continue, or start fresh."""
+        part = self._server_part()
+        return () if part is None else part.away
+
+    def _server_part(self) -> ServerPart | None:
+        return self.members[SERVER].server if SERVER in self.members else None
 
     def only(self, name: str) -> "Continuation":
         """Return the part of one member."""
@@ -128,9 +141,10 @@ class Continuation:
                 listing(setup.task.classes) or setup.task.kind,
                 f"the earlier run predicts {listing(part.classes) or part.task}, and its outputs mean these; {_LESS}",
             )
-        inputs = _embedding_places(part, setup)
+        blocks = _block_places(part, setup)
         width = aggregated_width(part.aggregate, part.widths)
-        model = Continued(setup.model, before.tensors, inputs, width, part.parties)
+        inputs = blocks if setup.aggregate == "concat" else np.arange(width)
+        model = Continued(setup.model, before.tensors, inputs, width, part.parties, blocks)
         scale = part.target_scale if setup.task.kind == "regression" else None
         return replace(setup, model=model, target_scale=scale)
 
@@ -183,8 +197,8 @@ def _same(key: str, before: str | None, now: str | None, who: str) -> None:
         raise ConfigError(key, now, f"{who} had {before!r} in the earlier run: set it to that, or {_LESS}")
 
 
-def _embedding_places(part: ServerPart, setup: ServerSetup[Any]) -> Array:
-    """Return where each input of the server's network was in the earlier run."""
+def _block_places(part: ServerPart, setup: ServerSetup[Any]) -> Array:
+    """Return where each place of all embeddings, side by side, was in the earlier run; -1 for a new party's."""
     widths = dict(zip(part.parties, part.widths, strict=True))
     for name, width in zip(setup.parties, setup.widths, strict=True):
         if widths.get(name, width) != width:
@@ -193,11 +207,6 @@ def _embedding_places(part: ServerPart, setup: ServerSetup[Any]) -> Array:
     if not set(setup.parties) & set(part.parties):
         advice = f"none of them was in the earlier run, which had {listing(part.parties)}: {_LESS}"
         raise ConfigError("network.parties", list(setup.parties), advice)
-    if setup.aggregate != "concat":
-        if part.widths[0] != setup.widths[0]:
-            advice = f"the earlier run had embeddings of width {part.widths[0]}: set the same width"
-            raise ConfigError("model.embedding", setup.widths[0], advice)
-        return np.arange(part.widths[0])
     starts = dict(zip(part.parties, np.cumsum([0, *part.widths]), strict=False))
     blocks = [
         starts[name] + np.arange(width) if name in starts else np.full(width, -1)

@@ -16,7 +16,7 @@ from colonnade.drivers.processes.limits import Limits
 from colonnade.drivers.processes.logs import Log
 from colonnade.drivers.processes.node import Node
 from colonnade.protocol.errors import ConfigError
-from colonnade.results.trained import find_run, kept_continuation
+from colonnade.results.trained import find_models, find_run, kept_continuation
 
 __all__ = [
     "SHARE",
@@ -46,15 +46,18 @@ class OwnSide:
 def continuation_of(out: Path, given: Path | None, name: str) -> Continuation | None:
     """The run that this member continues: as kept in its own folder, or as given for a new folder."""
     kept = kept_continuation(out)
-    found = find_run(given) if given is not None else None
-    if found is not None:
+    if given is None:
+        return kept
+    if kept is None:
+        if (out / "state").is_dir() or (out / "config.toml").is_file():
+            advice = f"the run in {out} starts from untrained networks: choose another --out"
+            raise ConfigError("--continue", str(given), advice)
+        found = find_run(given)
         found.require([name])
-        found = found.only(name)
-        started = (out / "state").is_dir() or (out / "config.toml").is_file()
-        if started and (kept is None or kept.run != found.run):
-            there = "starts from untrained networks" if kept is None else f"continues {kept.folder}"
-            raise ConfigError("--continue", str(given), f"the run in {out} {there}: choose another --out")
-    return kept or found
+        return found.only(name)
+    if given.is_dir() and find_models(given, "--continue")[0] != kept.run:
+        raise ConfigError("--continue", str(given), f"the run in {out} continues {kept.folder}: choose another --out")
+    return kept  # the same command, typed again: the earlier folder may be gone by now
 
 
 def alignment_of(path: str | None, name: str, section: str) -> Alignment | None:

@@ -84,12 +84,12 @@ class ServerSide(OwnSide):
             self.out, msgspec.structs.replace(self.config, network=network, predict=before.predict)
         )  # fmt: skip
 
-    def write_model(self) -> None:
-        """Write the trained network, for later runs."""
-        role = self.role
+    def write_model(self, away: tuple[str, ...]) -> None:
+        """Write the trained network, for later runs; `away` are the parties that are not here at the end."""
+        role, method = self.role, self.plan.method.name
         tensors = role.trained()[SERVER] if isinstance(role, Trained) else {}
         scale = role.target_scale() if isinstance(role, Scaling) else (0.0, 1.0)
-        write_models(self.out, self.run_id(), [member_of_server(self.setup, self.plan.method.name, tensors, scale)])
+        write_models(self.out, self.run_id(), [member_of_server(self.setup, method, tensors, scale, away)])
 
     def run_id(self) -> str:
         """An id that is unique to this run. A server that continues the run keeps it."""

@@ -149,7 +149,7 @@ class ServerTraining(Keeper):
         timeline = picture((SERVER, *self.node.peers), *self._lanes, told, self._lanes_until)
         self.folder.write_figures(timeline, staleness_histogram(counts))
         if summary["status"] == "finished":
-            self.side.write_model()
+            self.side.write_model(tuple(name for name in self.node.peers if name not in self.service.byes))
         self.folder.write_summary(summary)
 
     def say_end(self, summary: Mapping[str, Any]) -> None:

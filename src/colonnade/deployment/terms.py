@@ -106,8 +106,10 @@ class Terms:
         before = self._before
         if "phase" in self._shared:
             return None
+        if not isinstance(run, str | None):
+            return f"{party} sends an invalid shared config"
         wanted = before.run if before is not None and party in before.former() else None
-        if run == wanted:
+        if run == wanted or (before is not None and run == before.run and party in before.away()):
             return None
         theirs = f"{party} continues run {run!r:.36}"
         if before is None:

@@ -52,6 +52,7 @@ class Continued:
     inputs: Array  # int64 (inputs now,): the place of each among the earlier inputs, -1 for a new one
     before: int  # number of earlier inputs
     parties: tuple[str, ...] = ()  # of the earlier run; for a server
+    blocks: Array | None = None  # as `inputs`, for all embeddings side by side; for a server
 
     @property
     def unchanged(self) -> bool:
@@ -104,9 +105,9 @@ class Continued:
     def fallback(self, own: Tensor) -> Tensor:
         """Return the blocks that stand for absent parties: those of the earlier run, as far as the parties stay."""
         old = self.tensors.get(FALLBACK)
-        if old is None or len(self.inputs) != len(own) or len(old) != self.before:
+        if old is None or self.blocks is None:
             return own
-        return torch.from_numpy(_placed(old, self.inputs)).to(own)
+        return torch.from_numpy(_placed(old, self.blocks)).to(own)
 
 
 class _Started:
