@@ -163,10 +163,10 @@ class Continuation:
             advice = f"{setup.name} had embeddings of width {before.width} in the earlier run: set the same width"
             raise ConfigError("model.embedding", setup.width, advice)
         inputs, count = _column_places(before, fitted, setup, dropped, key)
-        earlier = self._account(setup, before)
+        earlier = self._account(setup)
         return replace(setup, model=Continued(setup.model, before.tensors, inputs, count), earlier=earlier)
 
-    def _account(self, setup: PartySetup[Any], before: TrainedMember) -> Earlier | None:
+    def _account(self, setup: PartySetup[Any]) -> Earlier | None:
         """Return what was spent before; raises ConfigError if no account can cover both runs."""
         if not setup.privacy.on:
             return None
