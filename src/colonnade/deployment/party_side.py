@@ -35,10 +35,10 @@ from colonnade.drivers.processes.logs import Log
 from colonnade.drivers.processes.node import Keeper, Node
 from colonnade.drivers.processes.wire import PROTOCOL, Hello, Position
 from colonnade.protocol.errors import ConfigError
-from colonnade.protocol.role import Releasing, Trained
+from colonnade.protocol.role import Releasing, Role, Trained
 from colonnade.results.trained import keep_continuation, write_models
 
-__all__ = ["PartySide", "features_digest", "load_share"]
+__all__ = ["PartySide", "features_digest", "load_share", "plan_and_role"]
 
 MOST_DIGESTED = 100_000  # rows; of a larger table only blocks are digested
 DIGESTED_BLOCKS, DIGESTED_ROWS = 64, 64
@@ -58,29 +58,22 @@ class PartySide(OwnSide):
                 config.network.certificate,
                 f"is the certificate of {self.identity.name}, not of {name}",
             )
-        self.before = before = continuation_of(out, continues, name)
+        self.before = continuation_of(out, continues, name)
         self.continues = continues
-        self.share = share = load_share(config, name, used(before).get(name))
-        task = None if share.labels is None else share.labels[0]
-        plan = make_plan(config, self.parties, len(share.train), task, share.validation)
-        self.plan = _with_own_settings(plan, config, name)
-        refuse_joint(self.plan)
-        if share.present is not None:
-            self.plan.refuse_lacking()
-        index = self.parties.index(name)
+        self.share = share = load_share(config, name, used(self.before).get(name))
+        self.plan, setup = _plan_and_setup(config, name, share)
+        self.setup = self._continued(setup)
         assert self.plan.method.party is not None
-        self.setup = self._setup(index)
         self.role = self.plan.method.party(self.setup)
         self.guard = self.role.guard if isinstance(self.role, Releasing) else None
-        self.width = self.plan.widths[index]
+        self.width = self.plan.widths[self.parties.index(name)]
         self.shared = shared_part(settled(config, len(share.train), share.validation), self.pins)
         for note in self.plan.privacy.notes(len(share.train)):
             log.warning(note)
 
-    def _setup(self, index: int) -> PartySetup[Any]:
-        """What the party is made from: its own data and, if it continues a run, its earlier weights."""
+    def _continued(self, setup: PartySetup[Any]) -> PartySetup[Any]:
+        """The setup with the party's earlier weights, if it continues a run."""
         share, before, config = self.share, self.before, self.config
-        setup = self.plan.party(index, share.train, share.test, share.shape, share.labels)
         if before is None:
             refuse_dropped(config)
             return setup
@@ -161,6 +154,23 @@ class PartySide(OwnSide):
             raise ConfigError("--out", str(self.out), advice)
         if not path.is_file():
             replace_file(path, [run.encode()], 0o600)
+
+
+def plan_and_role(config: Config, name: str, share: PartyShare) -> tuple[Plan, Role]:
+    """What all members agree on, with this party's own settings, and its untrained role; raises ConfigError."""
+    plan, setup = _plan_and_setup(config, name, share)
+    assert plan.method.party is not None
+    return plan, plan.method.party(setup)
+
+
+def _plan_and_setup(config: Config, name: str, share: PartyShare) -> tuple[Plan, PartySetup[Any]]:
+    task, parties = None if share.labels is None else share.labels[0], parties_of(config)
+    plan = make_plan(config, parties, len(share.train), task, share.validation)
+    plan = _with_own_settings(plan, config, name)
+    refuse_joint(plan)
+    if share.present is not None:
+        plan.refuse_lacking()
+    return plan, plan.party(parties.index(name), share.train, share.test, share.shape, share.labels)
 
 
 def _with_own_settings(plan: Plan, config: Config, name: str) -> Plan:
