@@ -19,7 +19,7 @@ from typing import Generic, TypeVar
 
 import numpy as np
 
-from colonnade.algorithms.batches import Rows, are_distinct, are_same, walk_of
+from colonnade.algorithms.batches import Rows, are_distinct, are_same, walks_of
 from colonnade.algorithms.chassis import PARTY, on
 from colonnade.algorithms.method import Options, ServerSetup
 from colonnade.algorithms.table_file import TablesInFiles
@@ -294,8 +294,7 @@ class Server(TableServer[TableState]):
         super().__init__(setup, state, t=t, max_delay=options.max_delay, everyone=everyone, warm=warm, fill=fill)
         self.paces = Paces(setup.parties) if options.smaller_batches else None
         self.shared, self.extra = options.batches == "shared", round(options.extra_rows * setup.training.batch_size)
-        common = walk_of(setup.training, None)
-        self.walks = tuple(common if self.shared else walk_of(setup.training, m) for m in range(len(setup.parties)))
+        self.walks = walks_of(setup.training, len(setup.parties), self.shared)
 
     def embeddings(self, sender: str, message: Embeddings) -> None:
         """Alg. 1 l. 8; with `smaller_batches`, also measure the party's pace."""
