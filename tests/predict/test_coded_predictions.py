@@ -195,20 +195,21 @@ def changed(monkeypatch, change):
     monkeypatch.setattr(Node, "_send", send)
 
 
-def off_by_one(answer):
-    return CodedAnswer(answer.nonce, (answer.values + 1) % np.uint32(P))
+def off(answer, by=1):
+    return CodedAnswer(answer.nonce, (answer.values + by) % np.uint32(P))
 
 
 @pytest.mark.parametrize("liar", ["p0", "p4"])
 def test_a_wrong_answer_is_located_and_the_prediction_is_exact(checked, monkeypatch, liar):
     calm = checked.ask(*checked.data.ids[:ASKED])
-    changed(monkeypatch, lambda name, answer: off_by_one(answer) if name == liar else answer)
+    changed(monkeypatch, lambda name, answer: off(answer) if name == liar else answer)
     assert checked.ask(*checked.data.ids[:ASKED]) == calm
     assert f"wrong answer to a prediction, left out party={liar}" in checked.log.getvalue()
 
 
 def test_wrong_answers_that_cannot_be_located_are_no_prediction(checked, monkeypatch):
-    changed(monkeypatch, lambda name, answer: off_by_one(answer) if name in ("p1", "p3") else answer)
+    lies = {"p1": 1, "p3": 2}  # with twice the same lie, p2 would fit worse
+    changed(monkeypatch, lambda name, answer: off(answer, lies.get(name, 0)))
     (answer,) = checked.ask(checked.data.ids[0])
     assert answer["probabilities"] is None and answer["refused"]
     assert "the answers do not fit together" in checked.log.getvalue()

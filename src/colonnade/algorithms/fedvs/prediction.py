@@ -3,8 +3,8 @@
 Every party shares its rows and its weights with all others, under fresh masks and blinding, over the sealed relay (Alg.
 1 l. 2–8, 14–18). Each party multiplies and adds the shares it holds (Eq. (5)) and answers. Any R answers decode, so the
 server can do without a party that straggles or stops after sharing. With `spare`, the server waits for as many answers
-more, for half of the deadline, and finds wrong ones as in training. S is always all parties. A party does not predict at
-all if, at the same weights, its last sums in training were over other parties.
+more, for half of the deadline, and finds wrong ones as in training. S is always all parties. A party does not predict
+at all if, at the same weights, its last sums in training were over other parties.
 """
 
 import hashlib
