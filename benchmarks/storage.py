@@ -13,8 +13,8 @@ a checkpoint or at another time; then the node starts again, sometimes with a se
     misdirected    a write lands elsewhere in the file, or in another file of the node; the process dies later
     lost           a write never arrives; the process dies later
 
-After every start the state of the role must be one that this role had (by the hash chain of its events). After a lost or
-misdirected write to a table in a file, the running role itself reads wrong rows: later states of this life are not
+After every start the state of the role must be one that this role had (by the hash chain of its events). After a lost
+or misdirected write to a table in a file, the running role itself reads wrong rows: later states of this life are not
 compared, because a replay of the journal gives the right rows. After a kill
 or a full disk nothing may be lost. After a power cut only conversations may restart, and a table in a file may be
 refused. After the other faults the newest checkpoint may be replaced by the one before it; what cannot be used is
