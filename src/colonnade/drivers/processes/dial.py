@@ -27,6 +27,7 @@ from colonnade.drivers.processes.service import (
 )
 from colonnade.drivers.processes.switchboard import Switchboard
 from colonnade.drivers.processes.wire import (
+    PROTOCOL,
     Bye,
     End,
     Hello,
@@ -36,6 +37,7 @@ from colonnade.drivers.processes.wire import (
     Welcome,
     control,
     open_envelope,
+    protocol_of_welcome,
     read_control,
 )
 from colonnade.protocol.errors import ColonnadeError, ConfigError, RemoteProtocolError
@@ -113,7 +115,8 @@ class Dialler:
         async with open_channel(self._identity, self._address, self._node.limits, self._certificate) as channel:
             call = channel.stream_stream(f"/{SERVICE}/{JOIN}")()
             try:
-                await call.write(control(Kind.HELLO, self._hello(self._instance, self._server.conversation.position())))
+                hello = self._hello(self._instance, self._server.conversation.position())
+                await call.write(control(Kind.HELLO, hello, PROTOCOL))
                 welcome = await self._welcome(call)
                 return await self._converse(call, welcome)
             except TimeoutError:
@@ -148,6 +151,7 @@ class Dialler:
             refusal = read_control(envelope, Kind.REFUSAL, Refusal, SERVER_NAME)
             _raise_if_final(refusal)
             raise NotYet(refusal.cause)
+        self._server.protocol = protocol_of_welcome(envelope, SERVER_NAME)
         return read_control(envelope, Kind.WELCOME, Welcome, SERVER_NAME)
 
     async def _converse(self, call: Any, welcome: Welcome) -> str:
@@ -211,6 +215,7 @@ class Dialler:
                 return f"the server refused a message: {refusal.cause}"
             elif kind == Kind.END:
                 self.end = read_control(open_envelope(data, SERVER_NAME), Kind.END, End, SERVER_NAME)
+                await self._node.settled()
                 stream.finish(control(Kind.BYE, self._farewell(self.end)))  # in its turn: never two writes at once
                 await _until_it_hangs_up(call)
                 return "training is over"
