@@ -26,12 +26,12 @@ import numpy as np
 
 from colonnade.privacy.accountant import Account, Part
 from colonnade.protocol.errors import CheckpointError
+from colonnade.protocol.formats import LEDGER
 from colonnade.protocol.messages import Array
 from colonnade.protocol.ports import Lines
 
 __all__ = ["Earlier", "Ledger", "account_of", "audit", "earlier_of", "pack_rows"]
 
-FORMAT = 1
 _START = "0" * 64
 
 
@@ -72,7 +72,7 @@ class Ledger:
     """A party's releases; in memory until `keep` provides durable lines."""
 
     def __init__(self, terms: dict[str, Any]) -> None:
-        self.terms = json.loads(json.dumps({"ledger": FORMAT, **terms}))
+        self.terms = json.loads(json.dumps({"ledger": LEDGER.newest, **terms}))
         self._lines: Lines | None = None
         self._alone: AbstractContextManager[Any] = nullcontext()
         self._begin([])
@@ -283,7 +283,7 @@ def _checked(name: str, number: int, text: bytes, before: str) -> dict[str, Any]
     try:
         line = json.loads(text)
         fits = line["n"] == number and line["hash"] == _hash(before, line)
-        known = number > 0 or (line["ledger"] == FORMAT and {"train_rows", "test_rows", "local_updates"} <= line.keys())
+        known = number > 0 or {"ledger", "train_rows", "test_rows", "local_updates"} <= line.keys()
     except (ValueError, KeyError, TypeError, AttributeError):
         fits = known = False
     if not (fits and known):
@@ -291,4 +291,6 @@ def _checked(name: str, number: int, text: bytes, before: str) -> dict[str, Any]
             f"{name}: line {number + 1} does not follow from the lines before it: it was edited, or a line is "
             "missing. Restore the newest copy"
         )
+    if not number:
+        LEDGER.check(line["ledger"], name)
     return line  # type: ignore[no-any-return]

@@ -18,7 +18,8 @@ from cryptography.hazmat.primitives import hashes
 from cryptography.x509.oid import NameOID
 
 from colonnade.drivers.processes.certificate_files import pem, pem_of_key, read, read_certificate, read_key
-from colonnade.protocol.errors import ConfigError
+from colonnade.protocol.errors import CheckpointError, ConfigError
+from colonnade.protocol.formats import MEMBERS
 
 __all__ = [
     "SERVER",
@@ -89,6 +90,10 @@ def read_members(path: Path) -> dict[str, str]:
         tables = tomllib.loads(text.decode())
     except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         raise ConfigError(key, str(path), f"is not TOML: {error}") from error
+    try:
+        MEMBERS.check(tables.pop("format", 1), path)
+    except CheckpointError as error:
+        raise ConfigError(key, str(path), str(error).removeprefix(f"{path}: ")) from None
     members = tables.get("members")
     if set(tables) != {"members"} or not isinstance(members, dict):
         raise ConfigError(key, str(path), "must hold one table, [members], of name = fingerprint")
