@@ -64,7 +64,7 @@ def test_renewals_say_which_member_needs_what(certs, tmp_path):
 
 def test_errors_are_for_the_main_command_to_print(certs):
     certs("init")
-    with pytest.raises(ConfigError, match="federation/ca.key.*exists.*--renew"):
+    with pytest.raises(ConfigError, match="federation/ca.key.*exists.*certs renew server"):
         certs("init")
     with pytest.raises(ConfigError, match="name = 'a b'"):
         certs("request", "a b")

@@ -44,7 +44,7 @@ class ServerSide(OwnSide):
         self.role = self.plan.method.server(
             self.plan.server(share.task, share.y_train, share.y_test, share.absent)
         )  # fmt: skip
-        self.shared = shared_part(config, self.pins)
+        self.shared = shared_part(config, self.authority)
 
     def make_node(self, keeper: Keeper | None = None) -> Node:
         """A node that keeps the role's state in this folder."""
