@@ -112,7 +112,8 @@ class ServerHost(Generic[A_co]):
         self.service.changed(self.application.side.identity, self.application.side.pins)
 
     def _days_of_parties(self) -> dict[str, int]:
-        return {name: days_left(certificate) for name, certificate in self.service.shown.items()}
+        shown = self.service.shown
+        return {name: days_left(shown[name]) for name in self.node.peers if name in shown}
 
     # Waiting
 
