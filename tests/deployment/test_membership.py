@@ -293,6 +293,41 @@ def test_a_file_that_is_still_being_written_is_not_read(tmp_path):
     assert told == [dict(read_members(whole))] and "members changed renewed=clinic" in side.log.stream.getvalue()
 
 
+def test_a_list_that_came_while_the_data_were_loaded_is_used(tmp_path, monkeypatch):
+    monkeypatch.setattr(membership, "LOOK_S", 1000.0)
+    town = Town(tmp_path)
+    side = side_of(town, "bank")
+    renewal.revoke("shop", town.home)
+    town.send("bank", "members.toml")
+
+    async def story():
+        told, found = changes_of(side)
+        watch = asyncio.ensure_future(found.watch())
+        await asyncio.sleep(0)
+        watch.cancel()
+        return told
+
+    before = signal.getsignal(signal.SIGHUP)
+    assert [list(pins) for pins in asyncio.run(story())] == [["server", "bank", "clinic"]]
+    signal.signal(signal.SIGHUP, before)
+
+
+def test_a_certificate_that_a_role_cannot_use_is_refused_whole(tmp_path):
+    town = Town(tmp_path)
+    side = side_of(town, "bank")
+    own = side.identity
+
+    def cannot():
+        raise ConfigError("network.key", "bank", "must be a P-256 key")
+
+    found = Membership(side, cannot)
+    renewal.renew("bank", town.home)
+    town.send("bank", "bank.pem", "members.toml")
+    settle(found)
+    assert side.identity == own and "must be a P-256 key" in side.log.stream.getvalue()
+    assert "certificate renewed" not in side.log.stream.getvalue()
+
+
 @pytest.mark.skipif(sys.platform == "win32", reason="Windows has no SIGHUP")
 def test_hangup_reads_the_files_at_once(tmp_path, monkeypatch):
     monkeypatch.setattr(membership, "LOOK_S", 1000.0)

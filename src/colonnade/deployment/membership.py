@@ -15,7 +15,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from colonnade.deployment.own_side import OwnSide
-from colonnade.drivers.processes.identity import certificate_days, fingerprint
+from colonnade.drivers.processes.identity import Identity, certificate_days, fingerprint
+from colonnade.drivers.processes.members import Members
 from colonnade.protocol.errors import ConfigError
 
 __all__ = ["WARNING_DAYS", "Membership"]
@@ -49,6 +50,7 @@ class Membership:
     async def watch(self) -> None:
         """Look at the files and at the dates, until the task is cancelled."""
         self._look_on_hangup()
+        self.look(at_once=True)  # they may have changed while the data were loaded
         while True:
             self.warn()
             try:
@@ -75,20 +77,24 @@ class Membership:
         before, own = side.pins, side.identity
         try:
             side.reload()
+            if own != side.identity or before.tables() != side.pins.tables():
+                self._changed()
         except ConfigError as error:
+            side.identity, side.pins = own, before
             side.log.warning("refused new certificates or a new list of members; the old ones stay", cause=str(error))
             return
-        change = before.change_to(side.pins)
-        renewed = own.certificate != side.identity.certificate
-        if renewed:
+        if own != side.identity:
+            self._tell()
+        self._say(own, before)
+
+    def _say(self, own: Identity, before: Members) -> None:
+        side = self._side
+        if own.certificate != side.identity.certificate:
             days = certificate_days(side.identity)[side.identity.name]
             side.log.info("certificate renewed", fingerprint=fingerprint(side.identity.certificate)[:16], days=days)
-        if change:
+        if change := before.change_to(side.pins):
             fields = {key: ",".join(names) for key, names in change._asdict().items() if names}
             side.log.info("members changed", **fields)
-        if change or own != side.identity or before.revoked != side.pins.revoked:
-            self._changed()
-            self._tell()
 
     def _tell(self) -> None:
         for tell in self._side.on_renewed:

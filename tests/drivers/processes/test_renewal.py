@@ -129,19 +129,19 @@ def test_the_overview_has_dates_and_marks(home, tmp_path):
 
 def test_a_folder_of_one_machine_renews_itself(tmp_path):
     folder, names = tmp_path / "keys", ["a", "b"]
-    throw_away(names, folder, now=NOW)
+    throw_away(names, folder, 30, now=NOW)
     before = key_digest((folder / "ca.pem").read_bytes())
-    assert renewal.freshen(names, folder, now=NOW + 19 * DAY) == []
-    assert renewal.freshen(names, folder, now=NOW + 21 * DAY) == ["server", "a", "b"]
-    assert renewal.freshen(names, folder, now=NOW + 21 * DAY) == []
+    assert renewal.freshen(names, folder, 30, now=NOW + 19 * DAY) == []
+    assert renewal.freshen(names, folder, 30, now=NOW + 21 * DAY) == ["server", "a", "b"]
+    assert renewal.freshen(names, folder, 30, now=NOW + 21 * DAY) == []
     for later in (NOW + 200 * DAY, NOW + 5000 * DAY):  # expired; the second time the authority, too
-        assert renewal.freshen(names, folder, now=later) == ["server", "a", "b"]
+        assert renewal.freshen(names, folder, 30, now=later) == ["server", "a", "b"]
         for name in ("server", *names):
             Identity.load(folder / f"{name}.pem", folder / f"{name}.key", folder / "ca.pem", now=later)
             assert members(folder).all_of(name) == (fingerprint(read(folder / f"{name}.pem")),)
     assert key_digest((folder / "ca.pem").read_bytes()) == before
     (folder / "a.pem").write_bytes((folder / "b.pem").read_bytes())  # as after a crash between two files
-    assert renewal.freshen(names, folder, now=later) == ["a"]
+    assert renewal.freshen(names, folder, 30, now=later) == ["a"]
 
 
 def test_a_folder_without_the_authoritys_key_gets_a_new_authority(tmp_path):

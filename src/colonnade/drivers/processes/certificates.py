@@ -188,7 +188,7 @@ def _check_standing(name: str, members: Mapping[str, str], path: Path, renew: bo
         raise ConfigError("name", name, "has no certificate to renew; to add a new member remove --renew")
 
 
-def throw_away(names: Iterable[str], dir: Path, days: int = 30, *, now: datetime | None = None) -> None:
+def throw_away(names: Iterable[str], dir: Path, days: int = 100, *, now: datetime | None = None) -> None:
     """Make all files of a federation on one machine, with all its keys."""
     files = throw_away_files(names, dir, days, whole_seconds(now))
     write_new(files, "this folder already holds certificates; choose another folder")

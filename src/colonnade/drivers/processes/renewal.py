@@ -99,7 +99,7 @@ def _why_unlisted(name: str, members: Members) -> str:
     return f"is not a member; the members are {', '.join(members)}"
 
 
-def freshen(names: Iterable[str], dir: Path, days: int = 30, *, now: datetime | None = None) -> list[str]:
+def freshen(names: Iterable[str], dir: Path, days: int = 100, *, now: datetime | None = None) -> list[str]:
     """Renew what has less than a third of its life left, in a federation on one machine; returns the renewed names.
 
     A folder of an older release has no key of the authority. It gets a new authority.
