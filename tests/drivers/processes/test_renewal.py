@@ -2,6 +2,7 @@
 
 import asyncio
 import stat
+import sys
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -87,6 +88,8 @@ def test_a_revoked_party_needs_a_new_key_to_come_back(home, tmp_path):
     renewal.revoke("shop", home)
     sign(request("shop", tmp_path / "new"), home, now=NOW)
     assert "shop" in members(home) and len(members(home).revoked["shop"]) == 3
+    with pytest.raises(ConfigError, match="has the key of a certificate that was revoked"):
+        renewal.renew("shop", home, csr=tmp_path / "shop/shop.csr", now=NOW)
 
 
 def test_a_stolen_key_of_the_server_is_replaced(home):
@@ -206,6 +209,16 @@ def test_the_partys_certificate_is_not_valid_by_the_servers_clock(at_clock, days
     said = at_clock(-1, days)
     assert said.startswith("the server closed the connection; it may not accept this party's certificate (valid from")
     assert "this machine's clock shows" in said and "see its log" in said
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere Python's TLS reads the member's own files")
+def test_a_party_dials_with_the_certificate_that_was_checked(at_clock):
+    async def act(party, *others):
+        party.key_file.unlink()
+        party.certificate_file.write_text("being replaced")
+        return await pinned_certificate(party, *others)
+
+    assert at_clock(-1, -1, act) == ""
 
 
 def test_a_question_for_the_status_names_the_clock_too(at_clock):

@@ -60,6 +60,7 @@ __all__ = [
     "keep_earlier",
     "read_members",
     "read_request",
+    "refuse_revoked_key",
     "replace_certificate",
     "request",
     "request_code",
@@ -135,7 +136,7 @@ def sign(
     signer, members = Signer.load(paths.certificate, paths.key, now), read_members(paths.members)
     _check_standing(name, members, dir / f"{name}.pem", renew)
     if not same_key:
-        _refuse_revoked_key(name, public_key, dir, members)
+        refuse_revoked_key(name, public_key, dir, members)
     return replace_certificate(dir, members, signer.issue(name, public_key, PARTY_USAGE, days, now), now)
 
 
@@ -162,7 +163,7 @@ def keep_earlier(dir: Path, name: str) -> x509.Certificate | None:
     return certificate
 
 
-def _refuse_revoked_key(name: str, public_key: ec.EllipticCurvePublicKey, dir: Path, members: Members) -> None:
+def refuse_revoked_key(name: str, public_key: ec.EllipticCurvePublicKey, dir: Path, members: Members) -> None:
     """Raise ConfigError if a certificate of this key was revoked: the key may have been stolen."""
     for path in sorted((dir / EARLIER).glob(f"{name}-*.pem")):
         old = read_certificate("--dir", path)
@@ -171,7 +172,7 @@ def _refuse_revoked_key(name: str, public_key: ec.EllipticCurvePublicKey, dir: P
                 "request",
                 name,
                 f"has the key of a certificate that was revoked ({path}); the party makes a new key with `colonnade "
-                f"certs request {name}` in another folder; if the old key is safe, add --same-key",
+                f"certs request {name}` in another folder; if the old key is safe, use `certs sign --same-key`",
             )
 
 

@@ -9,7 +9,9 @@ machine's clock: one of the two clocks may be wrong.
 
 import asyncio
 import contextlib
+import os
 import ssl
+import sys
 from collections.abc import Collection
 
 from cryptography import x509
@@ -42,7 +44,7 @@ async def pinned_certificate(
     wanted = [wanted] if isinstance(wanted, str) else list(wanted)
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)  # checks authority and name
     context.load_verify_locations(cadata=identity.authority.decode())
-    context.load_cert_chain(identity.certificate_file, identity.key_file)
+    _load(context, identity)
     try:
         async with asyncio.timeout(within_s):
             certificate, answers = await _fetch(address, context)
@@ -59,6 +61,17 @@ async def pinned_certificate(
     return certificate
 
 
+def _load(context: ssl.SSLContext, identity: Identity) -> None:
+    """Load the certificate and key that were checked. Python takes files only, and those on the disk may be newer."""
+    if sys.platform != "linux":
+        context.load_cert_chain(identity.certificate_file, identity.key_file)
+        return
+    with os.fdopen(os.memfd_create("identity"), "wb") as file:  # in memory only
+        file.write(identity.key + identity.certificate)
+        file.flush()
+        context.load_cert_chain(f"/proc/self/fd/{file.fileno()}")
+
+
 async def _fetch(address: str, context: ssl.SSLContext) -> tuple[bytes, bool]:
     """The certificate that a server shows, and whether it says anything. TLS 1.3 refuses a client by silence."""
     host, _, port = address.rpartition(":")
@@ -68,7 +81,9 @@ async def _fetch(address: str, context: ssl.SSLContext) -> tuple[bytes, bool]:
         shown = writer.get_extra_info("ssl_object").getpeercert(binary_form=True)
         answers = await reader.read(1) != b""  # an HTTP/2 server speaks first
     finally:
-        writer.close()
+        writer.transport.abort()  # a TLS farewell would take a round trip
+        with contextlib.suppress(OSError):
+            await writer.wait_closed()
     return ssl.DER_cert_to_PEM_cert(shown).encode(), answers
 
 
@@ -76,7 +91,7 @@ async def _servers_dates(identity: Identity, address: str, within_s: float) -> s
     """Say which dates an invalid certificate has. Nothing else of it is used."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
-    context.load_cert_chain(identity.certificate_file, identity.key_file)
+    _load(context, identity)
     dates = f"not valid; this machine's clock shows {date_in_words(whole_seconds(None))}"
     with contextlib.suppress(OSError, ValueError):
         async with asyncio.timeout(within_s):

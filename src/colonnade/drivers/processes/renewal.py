@@ -1,8 +1,8 @@
 """Renews and revokes certificates, on the authority's side.
 
 A renewal makes a new certificate for the same member. The one before stays on the list until it expires, so the files
-may reach the members in any order. A revocation takes the member off the list. The list keeps its
-fingerprints as revoked, and the folder `earlier` its certificates, so that they cannot be put back by accident.
+may reach the members in any order. A revocation takes the member off the list. The list keeps its fingerprints as
+revoked, and the folder `earlier` its certificates, so that they cannot be put back by accident.
 """
 
 from collections.abc import Iterable
@@ -18,6 +18,7 @@ from colonnade.drivers.processes.certificates import (
     hosts_of,
     keep_earlier,
     read_request,
+    refuse_revoked_key,
     replace_certificate,
     throw_away_files,
 )
@@ -39,6 +40,7 @@ def renew(name: str, dir: Path, days: int = 365, csr: Path | None = None, *, now
         asked, public_key = read_request(csr)
         if asked != name:
             raise ConfigError("--request", str(csr), f"is a request of {asked}, not of {name}")
+        refuse_revoked_key(name, public_key, dir, members)
     else:
         found = read_certificate("--dir", path).public_key()
         assert isinstance(found, ec.EllipticCurvePublicKey)  # `sign` accepts no other

@@ -121,6 +121,7 @@ class Service:
         relay: bool = False,
     ) -> None:
         self._node, self._identity, self._members = node, identity, Members.of(members)
+        self._served: Identity | None = None  # that gRPC has
         self.shown: dict[str, bytes] = {}  # the certificate of each party at its last join
         self._terms, self._status, self._admit_late, self._run = terms, status, admit_late, run
         self.relay = Relay(node) if relay else None  # if parties talk to each other
@@ -161,9 +162,7 @@ class Service:
         }
         self._server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, handlers),))
         # gRPC asks for the certificate at every handshake, so a renewed one needs no new socket.
-        credentials = grpc.dynamic_ssl_server_credentials(
-            self._shows(), self._shows, require_client_authentication=True
-        )
+        credentials = grpc.dynamic_ssl_server_credentials(self._shows(), self._renewed, True)
         self._exclude()
         try:
             port = self._server.add_secure_port(address, credentials)
@@ -181,9 +180,13 @@ class Service:
         return f"{address.rpartition(':')[0]}:{port}"
 
     def _shows(self) -> Any:
-        """What the server shows at a handshake, and whose certificates it accepts. gRPC calls it in its own thread."""
-        own = self._identity
+        """What the server shows at a handshake, and whose certificates it accepts."""
+        own = self._served = self._identity
         return grpc.ssl_server_certificate_configuration([(own.key, own.certificate)], own.authority)
+
+    def _renewed(self) -> Any:
+        """What the server shows from now on; None: as before. gRPC calls it in a thread of its own."""
+        return None if self._served is self._identity else self._shows()
 
     def changed(self, identity: Identity, members: Mapping[str, str]) -> None:
         """Show another certificate from now on, and hang up on the parties that the new list excludes."""
