@@ -220,7 +220,8 @@ def show(
 
 
 def _show_members(path: Path) -> None:
-    from colonnade.drivers.processes.members_overview import list_code, overview
+    from colonnade.drivers.processes.members import list_code, read_members
+    from colonnade.drivers.processes.members_overview import overview
 
     rows = overview(path)
     width = max(len(row.name) for row in rows) + 2
@@ -228,7 +229,7 @@ def _show_members(path: Path) -> None:
         left = "" if row.days is None else f"{row.days} days left" if row.days >= 0 else f"ended {-row.days} days ago"
         dates = f"{row.until or 'dates not here':<22}{left:<18}"
         typer.echo(f"{row.name:<{width}}{row.state:<11}{dates}{row.fingerprint[:16]}…")
-    typer.echo(f"Code of this list: {list_code(path)}  (every member must have the same)")
+    typer.echo(f"Code of this list: {list_code(read_members(path))}  (every member must have the same)")
 
 
 def _say_renewed(name: str, path: Path, dir: Path) -> None:

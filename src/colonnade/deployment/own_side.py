@@ -89,11 +89,9 @@ def members_of(config: Config) -> Members:
             "network.members", None, "name the list of members (members.toml) that `colonnade certs sign` writes"
         )
     members = read_members(Path(config.network.members))
-    names = (*config.network.parties, SERVER)
-    missing = [name for name in names if name not in members and (name == SERVER or name not in members.revoked)]
-    if missing:
+    if missing := members.missing(config.network.parties):
         raise ConfigError("network.members", config.network.members, f"has no fingerprint of {', '.join(missing)}")
-    return members.only(names)
+    return members.only((*config.network.parties, SERVER))
 
 
 def refuse_joint(plan: Plan) -> None:

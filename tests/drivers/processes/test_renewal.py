@@ -13,7 +13,8 @@ from colonnade.drivers.processes.certificates import Identity, fingerprint, read
 from colonnade.drivers.processes.dial import ask_status
 from colonnade.drivers.processes.identity import key_digest
 from colonnade.drivers.processes.limits import Limits
-from colonnade.drivers.processes.members_overview import list_code, overview
+from colonnade.drivers.processes.members import list_code
+from colonnade.drivers.processes.members_overview import overview
 from colonnade.drivers.processes.node import Node
 from colonnade.drivers.processes.pin import cause_in_words, pinned_certificate
 from colonnade.protocol.errors import ConfigError
@@ -118,13 +119,13 @@ def test_the_overview_has_dates_and_marks(home, tmp_path):
         ("ca", "authority", 3300), ("server", "member", 15), ("bank", "member", 115), ("bank", "before", 15),
         ("shop", "revoked", 15),
     ]  # fmt: skip
-    code = list_code(home / "members.toml")
+    code = list_code(members(home))
     elsewhere = tmp_path / "members.toml"
     elsewhere.write_bytes((home / "members.toml").read_bytes())
-    assert list_code(elsewhere) == code
+    assert list_code(read_members(elsewhere)) == code
     assert all(row.until is None for row in overview(elsewhere, now=NOW))
     renewal.renew("bank", home, now=NOW)
-    assert list_code(home / "members.toml") != code
+    assert list_code(members(home)) != code
 
 
 # A federation on one machine

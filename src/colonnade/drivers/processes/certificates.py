@@ -21,6 +21,7 @@ from cryptography import x509
 from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.asymmetric.types import PublicKeyTypes
 from cryptography.hazmat.primitives.serialization import Encoding
 
 from colonnade.drivers.processes.certificate_files import (
@@ -163,7 +164,7 @@ def keep_earlier(dir: Path, name: str) -> x509.Certificate | None:
     return certificate
 
 
-def refuse_revoked_key(name: str, public_key: ec.EllipticCurvePublicKey, dir: Path, members: Members) -> None:
+def refuse_revoked_key(name: str, public_key: PublicKeyTypes, dir: Path, members: Members) -> None:
     """Raise ConfigError if a certificate of this key was revoked: the key may have been stolen."""
     for path in sorted((dir / EARLIER).glob(f"{name}-*.pem")):
         old = read_certificate("--dir", path)

@@ -9,6 +9,7 @@
 Each member checks this list when it connects. No state holds a fingerprint, so a renewal strands no trained model.
 """
 
+import json
 import tomllib
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import Path
@@ -17,10 +18,11 @@ from typing import Any, NamedTuple
 import tomli_w
 
 from colonnade.drivers.processes.certificate_files import read
-from colonnade.drivers.processes.identity import FINGERPRINT, NAME
+from colonnade.drivers.processes.identity import FINGERPRINT, NAME, SERVER
+from colonnade.drivers.processes.signing import short_code
 from colonnade.protocol.errors import ConfigError
 
-__all__ = ["Change", "Members", "members_toml", "read_members"]
+__all__ = ["Change", "Members", "list_code", "members_in", "members_toml", "read_members"]
 
 KEY = "network.members"
 MOST_LISTED = 2  # certificates of one member: the newest and the one before
@@ -81,6 +83,11 @@ class Members(Mapping[str, str]):
         """Whether a newer list may accept this certificate: the name is listed, and the certificate is not revoked."""
         return name in self and shown not in self.revoked.get(name, ())
 
+    def missing(self, parties: Iterable[str]) -> list[str]:
+        """Which of these parties and the server are not on the list, although they were not revoked."""
+        absent = [name for name in (*parties, SERVER) if name not in self]
+        return [name for name in absent if name == SERVER or name not in self.revoked]
+
     def only(self, names: Collection[str]) -> "Members":
         """The part of the list about these names."""
         kept = ({name: prints for name, prints in of.items() if name in names} for of in (self._listed, self.revoked))
@@ -119,12 +126,23 @@ def members_toml(members: Mapping[str, str]) -> bytes:
     return (_HEADER + tomli_w.dumps(Members.of(members).tables())).encode()
 
 
+def list_code(members: Members) -> str:
+    """Digits for two people to compare by telephone: their lists have the same content, in any order."""
+    listed, revoked = members.tables()["members"], {name: sorted(prints) for name, prints in members.revoked.items()}
+    return short_code(json.dumps([listed, revoked], sort_keys=True).encode())
+
+
 def read_members(path: Path) -> Members:
     """The list in a file; raises ConfigError."""
     try:
         tables = tomllib.loads(read(KEY, path).decode())
     except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         raise ConfigError(KEY, str(path), f"is not TOML: {error}") from error
+    return members_in(tables, path)
+
+
+def members_in(tables: Mapping[str, Any], path: Path) -> Members:
+    """The list in the tables of a file; raises ConfigError."""
     listed, revoked = tables.get("members"), tables.get("revoked", {})
     if not {"members"} <= set(tables) <= {"members", "revoked"} or not (
         isinstance(listed, dict) and isinstance(revoked, dict)

@@ -1,6 +1,5 @@
 """All members of a federation with the dates of their certificates, for `colonnade certs show`."""
 
-import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime
@@ -11,11 +10,10 @@ from cryptography import x509
 from colonnade.drivers.processes.certificate_files import read_certificate
 from colonnade.drivers.processes.certificates import EARLIER
 from colonnade.drivers.processes.identity import CA, date_in_words, days_left, fingerprint
-from colonnade.drivers.processes.members import Members, read_members
-from colonnade.drivers.processes.signing import short_code
+from colonnade.drivers.processes.members import read_members
 from colonnade.protocol.errors import ConfigError
 
-__all__ = ["Standing", "list_code", "overview"]
+__all__ = ["Standing", "overview"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,16 +39,6 @@ def overview(path: Path, *, now: datetime | None = None) -> list[Standing]:
     ]
     rows += [(name, "revoked", one) for name, prints in members.revoked.items() for one in prints]
     return [_standing(name, state, one, here.get(one), now) for name, state, one in rows]
-
-
-def list_code(path: Path) -> str:
-    """Digits for two people to compare: their lists of members have the same content."""
-    return short_code(json.dumps(_sorted(read_members(path)), sort_keys=True).encode())
-
-
-def _sorted(members: Members) -> list[list[tuple[str, list[str]]]]:
-    listed = sorted((name, list(members.all_of(name))) for name in members)
-    return [listed, sorted((name, sorted(prints)) for name, prints in members.revoked.items())]
 
 
 def _certificates(folder: Path) -> Iterator[tuple[str, x509.Certificate]]:
