@@ -26,7 +26,9 @@ def lines_of(path):
 def test_a_line_follows_only_its_own_predecessor():
     first = chained(0, START, {"a": 1})
     second = chained(1, first["hash"], {"a": 2})
-    assert follows(second, 1, first["hash"]) and not follows(second, 1, START) and not follows(second | {"a": 3}, 1, "x")
+    assert (
+        follows(second, 1, first["hash"]) and not follows(second, 1, START) and not follows(second | {"a": 3}, 1, "x")
+    )
     assert parse_receipt(receipt_of(second)) == (1, second["hash"])
     assert parse_receipt("1:short") is None and not follows(None, 0, START) and not follows({}, 0, START)
 

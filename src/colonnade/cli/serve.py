@@ -48,10 +48,9 @@ def serve(
     if predict or side.config.predict.stay:  # before any training, not after it
         require_extra("serve", "answering predictions over HTTP", "h11")
     if predict:
-        with tls_refusals_to(log):
-            return _answer(side, parent)
+        return _answer(side, parent)
     process = ServerHost(ServerTraining(side))
-    with tls_refusals_to(log):
+    with tls_refusals_to(log, process.node.refused):
         summary = run_process(process.run(), parent)
     if not log_json and summary["status"] != "stopped":
         print_summary(summary, console)
@@ -61,8 +60,7 @@ def serve(
     if summary["status"] not in ("finished", "stopped"):
         raise typer.Exit(1)
     if summary["status"] == "finished" and side.config.predict.stay and not process.node.stopped:
-        with tls_refusals_to(log):
-            _answer(side, parent)
+        _answer(side, parent)
 
 
 def _side(config: "Config", out: Path, log: "Log") -> "ServerSide":
@@ -77,8 +75,10 @@ def _side(config: "Config", out: Path, log: "Log") -> "ServerSide":
 def _answer(side: "ServerSide", parent: int | None) -> None:
     """Answer predictions until the process is stopped."""
     from colonnade.deployment.process import leave_if_stopped, run_process
+    from colonnade.drivers.processes.tls_log import tls_refusals_to
     from colonnade.predict.processes import predicting_server
 
     answering = predicting_server(side)
-    run_process(answering.run(), parent)
+    with tls_refusals_to(side.log, answering.node.refused):
+        run_process(answering.run(), parent)
     leave_if_stopped(answering.node)

@@ -49,6 +49,7 @@ def training_server(config: Config, out: Path, log: Log) -> ServerHost["ServerTr
 class ServerTraining(Keeper):
     """Writes the measurements, the summary and the status of a training."""
 
+    aim = "training"
     service: Service
 
     def __init__(self, side: ServerSide, driver: str = "processes") -> None:
@@ -64,7 +65,7 @@ class ServerTraining(Keeper):
         self.node = side.make_node(self)
         self.shared, self.terms, self.run_id = side.shared, side.terms(side.shared), side.run_id()
         self.relay, network = plan.method.capabilities.peers, side.config.network
-        self.admit_late, self.metrics_port = network.admit_late, network.metrics_port
+        self.admit_late = network.admit_late
 
     def attach(self, service: Service) -> None:
         """Keep the service, because its attendance is part of the checkpoint."""
@@ -176,6 +177,10 @@ class ServerTraining(Keeper):
             "rows": last.get("rows", ""),  # the rows that the value is of
             "parties": parties_now(node, last.get("staleness") or [], self.remarks),
         }
+
+    def measures(self) -> dict[str, Any]:
+        """Nothing beside the status."""
+        return {}
 
     def _fraction(self) -> float:
         """The finished share of the run, from 0 to 1."""

@@ -39,7 +39,6 @@ from colonnade.drivers.checkpoints import Checkpoints
 from colonnade.drivers.files import replace_file
 from colonnade.drivers.processes.certificate_files import pem, read, read_key
 from colonnade.drivers.processes.logs import Once
-from colonnade.drivers.processes.metrics import serve_metrics
 from colonnade.drivers.processes.node import Keeper, Node
 from colonnade.drivers.processes.node_without_journal import NodeWithoutJournal
 from colonnade.drivers.processes.service import Service
@@ -83,7 +82,7 @@ class _BehindTheDoor:
 class ServerPrediction(Keeper):
     """The server after the training: its network, its parties and its HTTP endpoint."""
 
-    admit_late, metrics_port = True, None  # `serving` serves the metrics: only they name the callers
+    aim, admit_late = "predictions", True
 
     def __init__(self, side: ServerSide) -> None:
         self.side, plan, own = side, side.plan, side.config.predict
@@ -164,13 +163,11 @@ class ServerPrediction(Keeper):
 
     @asynccontextmanager
     async def serving(self, address: str, status: Callable[[], dict[str, Any]]) -> AsyncIterator[None]:
-        """Open the HTTP endpoint and the metrics. When it closes, waiting questions fail with Closed."""
+        """Open the HTTP endpoint. When it closes, waiting questions fail with Closed."""
         config, log = self.side.config, self.side.log
         own, tls = config.predict, _tls(self.side, self._folder / "certificate.pem")
         front = Front(_BehindTheDoor(self.ask, status), Tokens(self._folder), self.callers, own.max_ids, log)
         door = HttpDoor(front, own.http, _bounds(config), tls)
-        port = config.network.metrics_port
-        stop_metrics = serve_metrics(port, self._measures(status)) if port is not None else lambda: None
         try:
             where = door.open()
             replace_file(self._folder / "http", [where.encode()])
@@ -182,16 +179,10 @@ class ServerPrediction(Keeper):
                     waiting.set_exception(Closed())
             (self._folder / "http").unlink(missing_ok=True)
             await door.close()
-            stop_metrics()
 
-    def _measures(self, status: Callable[[], dict[str, Any]]) -> Callable[[], dict[str, Any]]:
-        """The status with the callers' names, for the thread of the metrics."""
-        loop = asyncio.get_running_loop()
-
-        async def ask() -> dict[str, Any]:
-            return status() | {"callers": self.callers.by_name()}
-
-        return lambda: asyncio.run_coroutine_threadsafe(ask(), loop).result(timeout=5)
+    def measures(self) -> dict[str, Any]:
+        """The callers' names and counts: only the metrics name the callers."""
+        return {"callers": self.callers.by_name()}
 
     def status(self, pace: Pace) -> dict[str, Any]:
         """For the live table and for HTTP callers."""
@@ -230,6 +221,8 @@ class ServerPrediction(Keeper):
 
 class PartyPrediction(Keeper):
     """A party after the training: its network, its rows by id, and its audit of the questions."""
+
+    aim = "predictions"
 
     def __init__(self, side: PartySide) -> None:
         self.side, config, plan = side, side.config, side.plan

@@ -158,7 +158,7 @@ class Node:
         self._clock_base = 0
         self._lock: int | None = None
         self.replayed = 0
-        self._save_by, self._log_bytes = 0.0, 0.0
+        self._save_by, self._log_bytes, self._saved_at = 0.0, 0.0, 0.0
         self._plan_checkpoint(0)
 
     # Starting and stopping
@@ -496,8 +496,19 @@ class Node:
             return False
         return due
 
+    @property
+    def journal_bytes(self) -> int:
+        """The size of the journal in use."""
+        return 0 if self._journal is None else self._journal.size
+
+    @property
+    def checkpoint_age_s(self) -> float:
+        """Seconds since the last checkpoint, or since the node was made."""
+        return time.monotonic() - self._saved_at
+
     def _plan_checkpoint(self, checkpoint_bytes: int) -> None:
-        self._save_by = time.monotonic() + self.limits.checkpoint_s
+        self._saved_at = time.monotonic()
+        self._save_by = self._saved_at + self.limits.checkpoint_s
         self._log_bytes = max(self.limits.max_log_mb * 2**20, 2 * checkpoint_bytes)
 
     def _handle(self, record: Record) -> None:
