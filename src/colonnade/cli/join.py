@@ -6,7 +6,19 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from colonnade.cli.one_side import log_of, trusted_config
-from colonnade.cli.options import LogJson, LogLevel, Out, Parent, Predict, Setting, SideConfig, Trust
+from colonnade.cli.options import (
+    LogFilePath,
+    LogJson,
+    LogKeep,
+    LogLevel,
+    LogMb,
+    Out,
+    Parent,
+    Predict,
+    Setting,
+    SideConfig,
+    Trust,
+)
 from colonnade.cli.printing import say_note
 
 if TYPE_CHECKING:
@@ -24,6 +36,9 @@ def join(
     out: Out = None,
     log_json: LogJson = False,
     log_level: LogLevel = "info",
+    log_file: LogFilePath = None,
+    log_mb: LogMb = 16.0,
+    log_keep: LogKeep = 5,
     predict: Predict = False,
     trust: Trust = None,
     parent: Parent = None,
@@ -40,7 +55,7 @@ def join(
     from colonnade.drivers.processes.tls_log import tls_refusals_to
     from colonnade.results.places import own_folder
 
-    log = log_of(party, log_json, log_level)
+    log = log_of(party, log_json, log_level, log_file, log_mb, log_keep)
     side = _side(trusted_config(config, settings, trust), party, out or own_folder(config, party), log)
     if predict:
         with tls_refusals_to(log):

@@ -12,11 +12,13 @@ from rich.markup import escape
 from colonnade import __version__
 from colonnade.cli.align import align
 from colonnade.cli.attack import attack_app
+from colonnade.cli.audit import audit_app
 from colonnade.cli.certs import certs_app
 from colonnade.cli.compare import compare
 from colonnade.cli.data import data_app
 from colonnade.cli.demo import demo
 from colonnade.cli.doctor import doctor
+from colonnade.cli.health import health
 from colonnade.cli.init import init
 from colonnade.cli.join import join
 from colonnade.cli.options import ListsMethods
@@ -61,9 +63,17 @@ def _options(
 
 
 # In the order of `colonnade --help`.
-for command in (run, compare, sweep, demo, protocols, report, serve, join, up, status, predict, align, init, doctor):
+commands = (run, compare, sweep, demo, protocols, report, serve, join, up, status, health, predict, align, init, doctor)
+for command in commands:
     app.command(cls=ListsMethods if command in (compare, sweep) else None)(command)
-groups = {"data": data_app, "certs": certs_app, "token": token_app, "attack": attack_app, "privacy": privacy_app}
+groups = {
+    "data": data_app,
+    "certs": certs_app,
+    "token": token_app,
+    "attack": attack_app,
+    "privacy": privacy_app,
+    "audit": audit_app,
+}
 for name, group in groups.items():
     app.add_typer(group, name=name)
 
@@ -88,4 +98,4 @@ def main() -> None:
         app()
     except ColonnadeError as error:
         Console(stderr=True).print(f"[red]Error:[/] {escape(visible(str(error)))}", highlight=False, soft_wrap=True)
-        sys.exit(2)
+        sys.exit(error.exit_code)

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from itertools import islice, pairwise
 from pathlib import Path
 
-from colonnade.protocol.errors import CheckpointError
+from colonnade.protocol.errors import NotWritable
 
 __all__ = [
     "BINARY",
@@ -170,7 +170,7 @@ def _write_all(disk: Disk, file: int, parts: list[bytes | memoryview], offset: i
 def lock_file(path: Path, patience_s: float = 0.0) -> int:
     """Lock a file, because two processes would corrupt one state; returns the descriptor.
 
-    Closing the descriptor unlocks, and so does the end of the process. Raises CheckpointError if another process still
+    Closing the descriptor unlocks, and so does the end of the process. Raises NotWritable if another process still
     holds the lock after `patience_s`.
     """
     end = time.monotonic() + patience_s
@@ -183,7 +183,7 @@ def lock_file(path: Path, patience_s: float = 0.0) -> int:
             if time.monotonic() >= end:
                 os.close(file)
                 advice = "another process uses this folder; stop it, or choose another folder"
-                raise CheckpointError(f"{path.parent}: {advice}") from None
+                raise NotWritable(f"{path.parent}: {advice}") from None
         time.sleep(0.2)
 
 

@@ -77,6 +77,7 @@ class _BehindTheDoor:
 
     ask: Callable[[list[str], str], Coroutine[Any, Any, dict[str, Any]]]
     status: Callable[[], dict[str, Any]]
+    unready: Callable[[], list[str]]
 
 
 class ServerPrediction(Keeper):
@@ -113,7 +114,11 @@ class ServerPrediction(Keeper):
         self._complaints = Once(side.log)
 
     def attach(self, service: Service) -> None:
-        """Do nothing: the service is not needed."""
+        """Keep the service, which knows whether the host can make progress."""
+        self._service = service
+
+    def _unready(self) -> list[str]:
+        return self._service.unready()
 
     def opened(self) -> None:
         """Make the folder for the endpoint's files and the parties' means."""
@@ -158,15 +163,20 @@ class ServerPrediction(Keeper):
         self.answered += len(ids)
         spent_ms = round((self.node.clock() - began) * 1000 / NANOSECONDS, 1)
         away = ",".join(computed.away) or "none"
-        self.side.log.info("answered", caller=caller, ids=len(ids), away=away, ms=spent_ms)
-        return answers_of(ids, computed, self.side.parties, self.side.share.task)
+        answers = answers_of(ids, computed, self.side.parties, self.side.share.task)
+        without = sum(answer["refused"] is not None for answer in answers["answers"])
+        fields = {"ids": len(ids), "without_answer": without, "away": away, "ms": spent_ms}
+        self.side.log.info("answered", caller=caller, **fields)
+        return answers
 
     @asynccontextmanager
     async def serving(self, address: str, status: Callable[[], dict[str, Any]]) -> AsyncIterator[None]:
         """Open the HTTP endpoint. When it closes, waiting questions fail with Closed."""
         config, log = self.side.config, self.side.log
         own, tls = config.predict, _tls(self.side, self._folder / "certificate.pem")
-        front = Front(_BehindTheDoor(self.ask, status), Tokens(self._folder), self.callers, own.max_ids, log)
+        front = Front(
+            _BehindTheDoor(self.ask, status, self._unready), Tokens(self._folder), self.callers, own.max_ids, log
+        )
         door = HttpDoor(front, own.http, _bounds(config), tls)
         try:
             where = door.open()

@@ -50,9 +50,13 @@ SERVER_NAME = "server"  # in the server's certificate, on any host
 class ServerGone(ColonnadeError):
     """The server could not be reached for longer than `give_up_s`."""
 
+    exit_code = 3
+
 
 class FinalRefusal(RemoteProtocolError):
     """The server does not admit this party, and trying again is useless."""
+
+    exit_code = 2
 
 
 class NotYet(Exception):

@@ -43,6 +43,7 @@ from colonnade.protocol.errors import (
     DamagedFile,
     DataError,
     LocalProtocolError,
+    NotWritable,
     PartyDiverged,
     RemoteProtocolError,
     TrainingDiverged,
@@ -474,7 +475,7 @@ class Node:
                 self._shorten_log()
                 raise  # ends the peer's stream
         except OSError as error:
-            self.fail(CheckpointError(f"{self.role.name}: cannot write beside {self.folder}: {error}"))
+            self.fail(NotWritable(f"{self.role.name}: cannot write beside {self.folder}: {error}"))
         except Exception as error:
             self.fail(error)
 
