@@ -41,7 +41,7 @@ class PartyHost(Generic[A_co]):
             return over
         torch.set_num_threads(1)
         stop_on_signals(node)
-        with self.vitals.measured(self.config.network.metrics_port, self._measures), self.vitals.audited():
+        with self.vitals.running(self._measures):
             return await self._run()
 
     async def _run(self) -> End:

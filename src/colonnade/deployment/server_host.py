@@ -62,8 +62,7 @@ class ServerHost(Generic[A_co]):
         """Serve until the end of the run; returns the summary."""
         torch.set_num_threads(1)
         stop_on_signals(self.node)
-        # First: if the port of the metrics is taken, nothing has started and no party is connected.
-        with self.vitals.measured(self.config.network.metrics_port, self._measures), self.vitals.audited():
+        with self.vitals.running(self._measures):
             return await self._run()
 
     async def _run(self) -> Mapping[str, Any]:

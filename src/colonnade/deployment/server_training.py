@@ -22,6 +22,7 @@ from colonnade.deployment.terms import shared_digest
 from colonnade.drivers.processes.logs import Log
 from colonnade.drivers.processes.node import Keeper, Node
 from colonnade.drivers.processes.service import Service
+from colonnade.drivers.processes.spans import past_span
 from colonnade.drivers.processes.timeline import picture
 from colonnade.drivers.processes.wire import End
 from colonnade.protocol.errors import ConfigError
@@ -79,6 +80,9 @@ class ServerTraining(Keeper):
             self.remarks[record.party] = self.remarks.get(record.party, 0) + 1
             self.side.log.warning(record.text, party=record.party)
         elif isinstance(record, Measurement):
+            if node.evaluating_since:
+                past_span("evaluation", node.evaluating_since, update=record.update)
+                node.evaluating_since = 0
             clock_s = node.now / NANOSECONDS
             row = metrics_row(record, self.side.plan.training, clock_s, clock_s, node.traffic)
             self.rows.append(row)

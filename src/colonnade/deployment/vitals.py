@@ -15,6 +15,7 @@ from colonnade.drivers.processes.connections import descriptors_left
 from colonnade.drivers.processes.metrics import serve_metrics
 from colonnade.drivers.processes.node import Node
 from colonnade.drivers.processes.process_numbers import process_numbers
+from colonnade.drivers.processes.spans import start_spans
 
 __all__ = ["Vitals"]
 
@@ -30,10 +31,23 @@ class Vitals:
         self.causes: list[str] = ["starting"]
         self._changed = asyncio.Event()
 
+    @contextmanager
+    def running(self, numbers: Callable[[], dict[str, Any]]) -> Iterator[None]:
+        """Serve metrics, keep the audit log and send spans while the process runs.
+
+        First the metrics: if their port is taken, nothing has started, and ConfigError says so.
+        """
+        with self._measured(self._side.config.network.metrics_port, numbers), self._audited():
+            stop_spans = start_spans(self._node.role.name, self._side.log)
+            try:
+                yield
+            finally:
+                stop_spans()
+
     # The audit log
 
     @contextmanager
-    def audited(self) -> Iterator[None]:
+    def _audited(self) -> Iterator[None]:
         """Keep the audit log open, and write when the process starts and why it fails."""
         network, log = self._side.config.network, self._side.log
         most_bytes = round(network.audit_mb * 2**20)
@@ -100,7 +114,7 @@ class Vitals:
     # Numbers
 
     @contextmanager
-    def measured(self, port: int | None, numbers: Callable[[], dict[str, Any]]) -> Iterator[None]:
+    def _measured(self, port: int | None, numbers: Callable[[], dict[str, Any]]) -> Iterator[None]:
         """Serve metrics and health on loopback; raises ConfigError if the port is taken."""
         if port is None:
             yield

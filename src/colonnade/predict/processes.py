@@ -42,6 +42,7 @@ from colonnade.drivers.processes.logs import Once
 from colonnade.drivers.processes.node import Keeper, Node
 from colonnade.drivers.processes.node_without_journal import NodeWithoutJournal
 from colonnade.drivers.processes.service import Service
+from colonnade.drivers.processes.spans import span
 from colonnade.drivers.processes.wire import Bye, End, Hello, Position
 from colonnade.predict.answering import AnsweringNode
 from colonnade.predict.audit import Audit
@@ -157,8 +158,9 @@ class ServerPrediction(Keeper):
         began = self.node.clock()
         places: dict[str, int] = {}
         copies = [places.setdefault(text, len(places)) for text in texts]
-        self.node.tell(Asked(self._number, list(places), here))
-        found = await waiting
+        with span("prediction", rows=len(ids)):
+            self.node.tell(Asked(self._number, list(places), here))
+            found = await waiting
         computed = Computed(found.number, found.values[copies], found.blocks[copies], found.away)
         self.answered += len(ids)
         spent_ms = round((self.node.clock() - began) * 1000 / NANOSECONDS, 1)
@@ -174,9 +176,8 @@ class ServerPrediction(Keeper):
         """Open the HTTP endpoint. When it closes, waiting questions fail with Closed."""
         config, log = self.side.config, self.side.log
         own, tls = config.predict, _tls(self.side, self._folder / "certificate.pem")
-        front = Front(
-            _BehindTheDoor(self.ask, status, self._unready), Tokens(self._folder), self.callers, own.max_ids, log
-        )
+        behind = _BehindTheDoor(self.ask, status, self._unready)
+        front = Front(behind, Tokens(self._folder), self.callers, own.max_ids, log)
         door = HttpDoor(front, own.http, _bounds(config), tls)
         try:
             where = door.open()

@@ -25,6 +25,7 @@ from colonnade.drivers.processes.service import (
     channel_options,
     until_it_ends,
 )
+from colonnade.drivers.processes.spans import span
 from colonnade.drivers.processes.switchboard import Switchboard
 from colonnade.drivers.processes.wire import (
     Bye,
@@ -117,8 +118,10 @@ class Dialler:
         async with open_channel(self._identity, self._address, self._node.limits, self._certificate) as channel:
             call = channel.stream_stream(f"/{SERVICE}/{JOIN}")()
             try:
-                await call.write(control(Kind.HELLO, self._hello(self._instance, self._server.conversation.position())))
-                welcome = await self._welcome(call)
+                with span("connect"):
+                    position = self._server.conversation.position()
+                    await call.write(control(Kind.HELLO, self._hello(self._instance, position)))
+                    welcome = await self._welcome(call)
                 return await self._converse(call, welcome)
             except TimeoutError:
                 return "no answer to the hello"

@@ -27,6 +27,7 @@ from colonnade.drivers.processes.logs import Once
 from colonnade.drivers.processes.node import Node
 from colonnade.drivers.processes.peer import Peer, Stream
 from colonnade.drivers.processes.relay import Relay
+from colonnade.drivers.processes.spans import span
 from colonnade.drivers.processes.timeline import Attendance
 from colonnade.drivers.processes.wire import (
     ENVELOPE_BYTES,
@@ -259,10 +260,11 @@ class Service:
         if not self._admits_call(name, context):
             return  # without an answer: such a caller must not keep others out
         try:
-            peer = self._known(name, context)
-            hello = await self._hello(name, context)
-            self._admits_join(peer)
-            await self._admit(peer, hello)
+            with span("join"):
+                peer = self._known(name, context)
+                hello = await self._hello(name, context)
+                self._admits_join(peer)
+                await self._admit(peer, hello)
             await self._converse(peer, hello, context)
         except Refused as refusal:
             await self._refuse(name, refusal, context)
