@@ -51,7 +51,7 @@ class HealthService:
         services: tuple[str, ...],
         admit: Callable[[Any], Awaitable[bytes]],
         ready: Callable[[], bool],
-        changed: Callable[[], Awaitable[None]],
+        changed: Callable[[], Awaitable[object]],
     ) -> None:
         self._services, self._admit, self._ready, self._changed = ("", *services), admit, ready, changed
 

@@ -7,6 +7,7 @@ import logging
 import sys
 import time
 from collections import Counter
+from io import TextIOBase
 from typing import Any, TextIO
 
 from colonnade.drivers.processes.audit import AUDITED, AuditLog
@@ -22,9 +23,11 @@ _LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARN
 class Log:
     """Writes lines, for example `log.info("party lost", peer="bank", after_s=10)`."""
 
-    def __init__(self, role: str, *, as_json: bool = False, level: str = "info", stream: TextIO | None = None) -> None:
+    def __init__(
+        self, role: str, *, as_json: bool = False, level: str = "info", stream: TextIO | TextIOBase | None = None
+    ) -> None:
         self.role, self._json, self._level = role, as_json, _LEVELS[level]
-        self.stream = stream or sys.stderr
+        self.stream: TextIO | TextIOBase = stream or sys.stderr
         self.audit: AuditLog | None = None
         self.limited: list[Once] = []  # those that write here
 

@@ -139,7 +139,7 @@ class Service:
         self.attendance = Attendance(list(node.peers))
         self.byes: dict[str, Bye] = {}
         self.unready: Callable[[], list[str]] = list  # why the host cannot make progress now
-        self.health_changed: Callable[[], Awaitable[None]] = asyncio.Event().wait  # for Watch; the host sets both
+        self.health_changed: Callable[[], Awaitable[object]] = asyncio.Event().wait  # for Watch; the host sets both
         self._end: bytes | None = None  # once training is over: the END frame for all
         self._server: Any = None
 
