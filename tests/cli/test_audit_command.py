@@ -82,6 +82,7 @@ def test_health_of_a_folder_and_of_a_config(tmp_path, monkeypatch):
     runs.mkdir(parents=True)
     code, said = colonnade("health", tmp_path)
     assert code == 1 and "no process runs here" in said
+    assert colonnade("health", tmp_path / "not there yet")[0] == 1, "a probe may come before the first start"
     write_health(runs, "bank", "training", os.getpid(), ["not connected to the server"])
     assert colonnade("health", runs) == (0, "bank: ok (training)\n")
     assert colonnade("health", tmp_path) == (0, "bank: ok (training)\n")

@@ -33,7 +33,7 @@ def health(
     """
     from colonnade.drivers.health_file import STALE_AFTER_S, newest_health
 
-    folder = place if place.is_dir() else _folder_of(place)
+    folder = _folder_of(place) if place.suffix == ".toml" else place
     found = newest_health(folder)
     if found is None:
         _fail(f"no process runs here: there is no health.json in {folder}")
