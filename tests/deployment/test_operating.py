@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import io
 import json
+import re
 import socket
 import urllib.error
 import urllib.request
@@ -344,3 +345,22 @@ def test_every_metric_says_what_it_is():
     for name, metric in METRICS.items():
         assert metric.words[0].isupper() or metric.words[0] in "1ε", name
         assert metric.of in ("server", "party", "both")
+
+
+def test_the_page_has_the_table_of_all_metrics():
+    page = (Path(__file__).parents[2] / "docs" / "operate.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| `colonnade_(\w+)` \| (.*?) \| (\w+) \| (.+) \|$", page, re.MULTILINE)
+    wanted = [
+        (name + ("_total" if metric.counter else ""), ", ".join(metric.labels), metric.of, metric.words)
+        for name, metric in METRICS.items()
+    ]
+    assert [(name, labels.strip(), of, words) for name, labels, of, words in rows] == wanted
+
+
+def test_the_page_names_every_cause_of_a_refusal():
+    page = (Path(__file__).parents[2] / "docs" / "operate.md").read_text(encoding="utf-8")
+    named = set(re.findall(r"`([\w ]+)`", page.partition("The causes of")[2].partition("Alerts")[0]))
+    sources = (Path(__file__).parents[2] / "src" / "colonnade" / "drivers" / "processes").glob("*.py")
+    text = "".join(path.read_text(encoding="utf-8") for path in sources)
+    counted = set(re.findall(r'refused\["([\w ]+)"\] \+= 1', text)) | set(re.findall(r'_count\("(\w+)"', text))
+    assert counted | {"connections"} <= named, counted - named
