@@ -18,9 +18,7 @@ RUN python -m venv /opt/colonnade \
 COPY pyproject.toml hatch_build.py README.md LICENSE ./
 COPY src ./src
 RUN /opt/colonnade/bin/pip install -c constraints.txt ".[${EXTRAS}]" \
-    && /opt/colonnade/bin/pip uninstall --yes pip \
-    && find /opt/colonnade -name __pycache__ -prune -exec rm -rf {} + \
-    && /opt/colonnade/bin/python -m compileall -q /opt/colonnade/lib
+    && /opt/colonnade/bin/pip uninstall --yes pip
 
 FROM ${BASE}
 LABEL org.opencontainers.image.title="Colonnade" \

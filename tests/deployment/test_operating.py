@@ -24,6 +24,7 @@ from colonnade.drivers.processes.certificates import Identity, throw_away
 from colonnade.drivers.processes.limits import Limits
 from colonnade.drivers.processes.logs import Log
 from colonnade.drivers.processes.metrics import METRICS
+from colonnade.protocol.errors import ConfigError
 
 NAMES = ("bank", "shop")
 PATIENCE_S = 60.0
@@ -339,6 +340,18 @@ def test_an_unknown_exporter_is_a_warning(monkeypatch):
     log = io.StringIO()
     spans.start_spans("server", Log("server", as_json=True, stream=log))()
     assert json.loads(log.getvalue())["event"] == "spans are not sent" and not spans.spans_on()
+
+
+def test_a_server_that_cannot_start_leaves_no_sign_of_life(tmp_path):
+    federation = Federation(tmp_path)
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        config = federation.config("server", f"127.0.0.1:{taken.getsockname()[1]}")
+        server = training_server(config, tmp_path / "server", Log("server", stream=io.StringIO()))
+        with pytest.raises(ConfigError, match="cannot listen there"):
+            asyncio.run(server.run())
+    assert not (tmp_path / "server" / "health.json").exists()
+    events = [(line["event"], line["fields"]) for line in read_lines([tmp_path / "server" / "audit.jsonl"])]
+    assert events[-1] == ("failed", {"cause": "ConfigError"})
 
 
 def test_every_metric_says_what_it_is():

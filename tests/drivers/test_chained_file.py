@@ -93,8 +93,9 @@ def test_the_chain_goes_on_over_files_and_old_ones_are_removed(tmp_path):
     assert found.head.startswith("39:") and "older files were removed" in found.notes[0]
     assert all(file.stat().st_size < 1300 for file in files)
     files[1].unlink()
+    assert generations(path) == [files[0], files[2]]
     with pytest.raises(ChainBroken) as error:
-        verify([files[0], files[2]])
+        verify(generations(path))
     assert error.value.path == path and error.value.place == 1
 
 

@@ -98,8 +98,9 @@ def show(
 
 def _files(place: Path) -> list[Path]:
     """The newest file of every audit log here; raises ConfigError if there is none."""
-    places = [place] if place.is_file() else [place / "audit.jsonl", place / "predict" / "audit.jsonl"]
-    found = [path for path in places if path.is_file()]
+    folders = [place, *sorted(place.glob("nodes/*/run"))]  # the latter in a folder that `up` made
+    inside = [folder / name for folder in folders for name in ("audit.jsonl", "predict/audit.jsonl")]
+    found = [path for path in ([place] if place.is_file() else inside) if path.is_file()]
     if not found:
         advice = "has no audit.jsonl; name the folder of a member, such as runs/server"
         raise ConfigError("FILE_OR_FOLDER", str(place), advice)

@@ -53,8 +53,8 @@ class PartyHost(Generic[A_co]):
             self.log.info("continuing", update=application.update(), replayed=node.replayed)
         dialler = self._dialler()
         talk = asyncio.ensure_future(dialler.run())
-        watching = (node.watch(), self.vitals.watch(), _wait(node.ended))
-        tasks = [talk, *(asyncio.ensure_future(task) for task in watching)]
+        tasks = [talk, *(asyncio.ensure_future(task) for task in (node.watch(), _wait(node.ended)))]
+        health = asyncio.ensure_future(self.vitals.watch())
         application.say_start(self._server_at())
         try:
             await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
@@ -62,10 +62,9 @@ class PartyHost(Generic[A_co]):
                 raise node.error
             end = talk.result() if talk.done() else dialler.end or End("stopped")
         finally:
-            for task in tasks:
+            for task in (*tasks, health):
                 task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
-            self.vitals.over()
+            await asyncio.gather(*tasks, health, return_exceptions=True)
             node.close()
             application.closed(met=node.peers[SERVER].conversation.number != NEVER_MET)
         application.ended(end, self._relay_refused)

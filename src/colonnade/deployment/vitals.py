@@ -42,6 +42,7 @@ class Vitals:
             try:
                 yield
             finally:
+                self.over()
                 stop_spans()
 
     # The audit log

@@ -199,10 +199,11 @@ class Verdict:
 
 def generations(path: Path) -> list[Path]:
     """The files of a chain that are there, the oldest first."""
-    number = 1
-    while _earlier(path, number).exists():
-        number += 1
-    files = [_earlier(path, generation) for generation in range(number - 1, 0, -1)]
+    names = (name.stem.rpartition(".") for name in path.parent.glob(f"{path.stem}.*{path.suffix}"))
+    numbers = sorted(
+        (int(number) for stem, _, number in names if stem == path.stem and number.isdecimal()), reverse=True
+    )
+    files = [_earlier(path, number) for number in numbers]  # a gap between them breaks the chain
     return [*files, path] if path.exists() else files
 
 
