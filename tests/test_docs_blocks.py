@@ -89,6 +89,7 @@ GPU = "not executed: needs a GPU"
 CLUSTER = "not executed: needs a Ray cluster; tests/drivers/test_ray_nodes.py starts one and types such commands"
 INVERSION = "not executed: half a minute; tests/attacks/test_feature_inversion.py attacks a smaller federation"
 MACHINES = "not executed: what three terminals show; "
+ENGINE = "not executed: needs a container engine; tests/test_packaging_operators.py checks the files"
 
 # page → for each of its blocks: how its first line begins, and the test that executes it or the reason why none does
 EXECUTED = {
@@ -170,6 +171,10 @@ EXECUTED = {
         ("colonnade export runs/clinic", EXPORT + "test_the_command_writes_the_files_and_refuses_what_is_no_run"),
         ("import csv", EXPORT + "test_a_reader_in_plain_torch_gives_the_same_predictions"),
         ("import colonnade", EXPORT + "test_the_program_of_the_page_runs"),
+    ],
+    "docs/operate.md": [
+        ("$ colonnade audit show runs/server", MACHINES + "tests/cli/test_audit_command.py types such commands"),
+        ("python examples/deploy/make_folders.py", ENGINE),
     ],
     "docs/predict.md": [
         ("$ python examples/three_folders.py", PUBLISHED + "; tests/test_three_folders.py runs it on made-up rows"),
