@@ -70,6 +70,7 @@ ALIGN = "tests/cli/test_align_docs.py::test_the_page_aligns"
 ATTACKS = "tests/attacks/test_docs_attacks.py::"
 DATA = "tests/cli/test_data_docs.py::"
 DEPLOY = "tests/cli/test_deploy_docs.py::test_the_page_trains"
+CERTS = "not executed: what three terminals show; tests/cli/test_certs_command.py types such commands"
 DOCTOR = "tests/cli/test_doctor_command.py::"
 METHOD = "tests/test_docs_method.py::"
 MODEL = "tests/models/test_write_a_model.py::test_the_program_of_the_page_runs"
@@ -88,6 +89,7 @@ GPU = "not executed: needs a GPU"
 CLUSTER = "not executed: needs a Ray cluster; tests/drivers/test_ray_nodes.py starts one and types such commands"
 INVERSION = "not executed: half a minute; tests/attacks/test_feature_inversion.py attacks a smaller federation"
 MACHINES = "not executed: what three terminals show; "
+ENGINE = "not executed: needs a container engine; tests/test_packaging_operators.py checks the files"
 
 # page → for each of its blocks: how its first line begins, and the test that executes it or the reason why none does
 EXECUTED = {
@@ -129,6 +131,9 @@ EXECUTED = {
         ("lab$ colonnade join", DEPLOY),
         ("clinic$ colonnade status", DEPLOY),
         ("$ curl -s http://127.0.0.1:9464/metrics", "not executed: asks a server that trains; tests/drivers asks one"),
+        ("server$ colonnade certs show", CERTS),
+        ("server$ colonnade certs renew clinic", CERTS),
+        ("server$ colonnade certs revoke lab", CERTS),
     ],
     "docs/index.md": [("make demo", INTERNET)],
     "docs/install.md": [
@@ -166,6 +171,10 @@ EXECUTED = {
         ("colonnade export runs/clinic", EXPORT + "test_the_command_writes_the_files_and_refuses_what_is_no_run"),
         ("import csv", EXPORT + "test_a_reader_in_plain_torch_gives_the_same_predictions"),
         ("import colonnade", EXPORT + "test_the_program_of_the_page_runs"),
+    ],
+    "docs/operate.md": [
+        ("$ colonnade audit show runs/server", MACHINES + "tests/cli/test_audit_command.py types such commands"),
+        ("python examples/deploy/make_folders.py", ENGINE),
     ],
     "docs/predict.md": [
         ("$ python examples/three_folders.py", PUBLISHED + "; tests/test_three_folders.py runs it on made-up rows"),

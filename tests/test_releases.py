@@ -20,8 +20,8 @@ from colonnade.deployment.server_training import ServerTraining
 from colonnade.drivers.files import Disk
 from colonnade.drivers.ledger_file import read_ledger
 from colonnade.drivers.processes import dial
-from colonnade.drivers.processes.identity import read_members
 from colonnade.drivers.processes.logs import Log
+from colonnade.drivers.processes.members import read_members
 from colonnade.experiments.run import reopen
 from colonnade.predict.asking import door_of
 from colonnade.predict.processes import predicting_party, predicting_server

@@ -36,7 +36,7 @@ from colonnade.drivers.files import DISK, replace_file
 from colonnade.drivers.processes.logs import Log
 from colonnade.drivers.processes.node import Keeper, Node
 from colonnade.drivers.processes.service import Service
-from colonnade.drivers.processes.wire import OLDEST_PROTOCOL, Bye, End, Hello, Position
+from colonnade.drivers.processes.wire import OLDEST_OFFER, Bye, End, Hello, Position
 from colonnade.protocol.errors import ColonnadeError, ConfigError
 from colonnade.protocol.events import NANOSECONDS
 from colonnade.protocol.messages import Payload
@@ -117,7 +117,7 @@ class _AlignmentNode(Node):
 class PartyAlignment:
     """A party's ids, and the row order in which it will train."""
 
-    peers = True
+    aim, peers = "alignment", True
 
     def __init__(self, side: OwnSide) -> None:
         config, out, log = side.config, side.out, side.log
@@ -133,7 +133,7 @@ class PartyAlignment:
         ids = _ids(config.party, "party", config, name, log)
         role = AligningParty(name, ids, chunk_of(config))
         self.role = role
-        self._shared = shared_part_of_alignment(config, side.pins)
+        self._shared = shared_part_of_alignment(config, side.authority)
         self._writer = _Writer(
             name, lambda: role.member.ring.members if role.member.ring is not None else (), ids, path
         )  # fmt: skip
@@ -162,7 +162,7 @@ class PartyAlignment:
 
     def hello(self, instance: int, position: Position) -> Hello:
         """The HELLO without rows and width, which are not known yet."""
-        return Hello(OLDEST_PROTOCOL, __version__, self._shared, 0, "", 0, DTYPE, instance, position)
+        return Hello(OLDEST_OFFER, __version__, self._shared, 0, "", 0, DTYPE, instance, position)
 
     def meet(self, run: str) -> None:
         """Raise ColonnadeError if the server has restarted, because it has other secrets then."""
@@ -188,7 +188,7 @@ class PartyAlignment:
 class ServerAlignment:
     """The server's part: the members' sizes, and its own ids if it has a table."""
 
-    relay, admit_late = True, True
+    aim, relay, admit_late = "alignment", True, True
 
     def __init__(self, side: OwnSide) -> None:
         config, log = side.config, side.log
@@ -205,10 +205,9 @@ class ServerAlignment:
                 "network.parties", list(parties), "one table needs no alignment: add a party, or set server.data"
             )
         self.role = role
-        self.shared = shared_part_of_alignment(config, side.pins)
+        self.shared = shared_part_of_alignment(config, side.authority)
         self.terms = Terms(self.shared, 0, "", dict.fromkeys(parties, 0))
         self.run_id = secrets.token_hex(16)
-        self.metrics_port = config.network.metrics_port
         _forget(side.out / "state")
         self.node = _AlignmentNode(role, PAYLOADS, side.out / "state", parties, limits_of(config), log, keeper)
 
@@ -253,6 +252,10 @@ class ServerAlignment:
             "parties": parties_now(self.node),
             "bars": self.bars(),
         }
+
+    def measures(self) -> dict[str, Any]:
+        """Nothing beside the status."""
+        return {}
 
     def ended(self) -> End:
         """How it ended: each member has its order, or the alignment was refused."""

@@ -20,7 +20,7 @@ from colonnade.drivers.processes.limits import Limits
 from colonnade.drivers.processes.pin import CLOSED, NOBODY, cause_in_words, pinned_certificate
 from colonnade.drivers.processes.service import Service
 from colonnade.drivers.processes.wire import (
-    OLDEST_PROTOCOL,
+    OLDEST_OFFER,
     PROTOCOL,
     Bye,
     End,
@@ -131,11 +131,11 @@ class Town:
         self.nodes[name] = node
         return node
 
-    def dial(self, name, pinned=""):
+    def dial(self, name, pinned=()):
         node = self.open_node(name, ["server"])
 
         def hello(instance, position):
-            return Hello(OLDEST_PROTOCOL, "test", {}, 1, "", 1, "float32", instance, position)
+            return Hello(OLDEST_OFFER, "test", {}, 1, "", 1, "float32", instance, position)
 
         own, farewell = identity(self.certificates, name), lambda end: Bye(f"weights of {name}", 0.5)
         dialler = Dialler(node, own, self.address, hello, farewell, pinned=pinned)
@@ -303,13 +303,13 @@ def test_only_the_pinned_server_is_talked_to(certificates, tmp_path, tools):
         talkers = lambda name, peers: Talker(name, peers, 20)  # noqa: E731
         async with town(tools, certificates, tmp_path, talkers) as made:
             made.service._complaints.warning = lambda *words, **more: said.append(more)
-            made.dial("bank", members["server"])
-            made.dial("clinic", members["bank"])
+            made.dial("bank", [members["server"]])
+            made.dial("clinic", [members["bank"]])
             with pytest.raises(RemoteProtocolError, match=r"its certificate, .* is not the one in network.members"):
                 await made.tasks["clinic"]
             tools.kill(made.nodes["clinic"])
             assert made.nodes["server"].peers["clinic"].conversation.number == NEVER_MET
-            made.dial("clinic", members["server"])
+            made.dial("clinic", [members["server"]])
             await tools.until(lambda: made.all_heard(20), "all messages")
         assert said == [], "the server has nothing to complain of"
 
@@ -539,27 +539,17 @@ def test_neighbouring_releases_agree_on_the_newest_protocol_that_both_speak(cert
         asyncio.run(asyncio.wait_for(run(), 30))
 
 
-def test_a_party_talks_to_a_server_of_release_0_1(certificates, tmp_path, tools, monkeypatch):
-    """That server reads protocol 6 in the HELLO, and writes no protocol in its WELCOME."""
-    heard = []
+def test_a_party_does_not_take_the_welcome_of_release_0_1(certificates, tmp_path, tools, monkeypatch):
+    """That release refuses a HELLO of protocol 7 by itself, and names both releases; see `OLDEST_OFFER`."""
     monkeypatch.setattr(service, "control", lambda kind, content, protocol=0: control(kind, content))
-    monkeypatch.setattr(service, "read_hello", lambda frame, peer, release: (heard.append(frame), _of_0_1(frame))[1])
 
     async def run():
-        async with town(tools, certificates, tmp_path, lambda name, peers: Talker(name, peers, 10)) as made:
-            for name in PARTIES:
-                made.dial(name)
-            await tools.until(lambda: made.all_heard(10), "all messages")
-            assert {made.nodes[name].peers["server"].protocol for name in PARTIES} == {6}
+        async with town(tools, certificates, tmp_path, lambda name, peers: Talker(name, peers, 1)) as made:
+            made.dial("bank")
+            with pytest.raises(RemoteProtocolError, match="chooses protocol 6"):
+                await made.tasks["bank"]
 
     asyncio.run(asyncio.wait_for(run(), 30))
-    assert {frame.sequence for frame in heard} == {PROTOCOL}
-
-
-def _of_0_1(frame):
-    hello = read_control(frame, Kind.HELLO, Hello, "bank")
-    assert hello.protocol == 6
-    return hello, 6
 
 
 @pytest.mark.parametrize(

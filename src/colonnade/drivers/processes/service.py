@@ -13,7 +13,7 @@ import contextlib
 import secrets
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
 import grpc
@@ -23,10 +23,13 @@ from colonnade import __version__
 from colonnade.drivers.processes.certificates import Identity, fingerprint
 from colonnade.drivers.processes.connections import Connections, connections_allowed, raise_descriptor_limit
 from colonnade.drivers.processes.conversation import NEVER_MET
+from colonnade.drivers.processes.grpc_health import HealthService
 from colonnade.drivers.processes.logs import Once
+from colonnade.drivers.processes.members import Members
 from colonnade.drivers.processes.node import Node
 from colonnade.drivers.processes.peer import Peer, Stream
 from colonnade.drivers.processes.relay import Relay
+from colonnade.drivers.processes.spans import span
 from colonnade.drivers.processes.timeline import Attendance
 from colonnade.drivers.processes.wire import (
     ENVELOPE_BYTES,
@@ -121,7 +124,9 @@ class Service:
         run: str = "",
         relay: bool = False,
     ) -> None:
-        self._node, self._identity, self._members = node, identity, members
+        self._node, self._identity, self._members = node, identity, Members.of(members)
+        self._served: Identity | None = None  # that gRPC has
+        self.shown: dict[str, bytes] = {}  # the certificate of each party at its last join
         self._terms, self._status, self._admit_late, self._run = terms, status, admit_late, run
         self.relay = Relay(node) if relay else None  # if parties talk to each other
         self._complaints, self._changes = Once(node.log), Once(node.log)
@@ -138,6 +143,8 @@ class Service:
         self._all_came = asyncio.Event()
         self.attendance = Attendance(list(node.peers))
         self.byes: dict[str, Bye] = {}
+        self.unready: Callable[[], list[str]] = list  # why the host cannot make progress now
+        self.health_changed: Callable[[], Awaitable[object]] = asyncio.Event().wait  # for Watch; the host sets both
         self._end: bytes | None = None  # once training is over: the END frame for all
         self._server: Any = None
 
@@ -159,9 +166,17 @@ class Service:
             # A stream of one request: gRPC would wait for a single request without a limit, and without telling.
             STATUS: grpc.stream_stream_rpc_method_handler(self._answer_status),
         }
-        self._server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, handlers),))
-        pair = (self._identity.key, self._identity.certificate)
-        credentials = grpc.ssl_server_credentials([pair], self._identity.authority, require_client_auth=True)
+        health = HealthService(
+            (SERVICE,),
+            lambda context: self._asked(context, "the health"),
+            lambda: not self.unready(),
+            lambda: self.health_changed(),  # noqa: PLW0108 - the host sets it later
+        )
+        handler = grpc.method_handlers_generic_handler(SERVICE, handlers)
+        self._server.add_generic_rpc_handlers((handler, health.handler()))
+        # gRPC asks for the certificate at every handshake, so a renewed one needs no new socket.
+        credentials = grpc.dynamic_ssl_server_credentials(self._shows(), self._renewed, True)
+        self._exclude()
         try:
             port = self._server.add_secure_port(address, credentials)
         except RuntimeError:
@@ -176,6 +191,32 @@ class Service:
         await self._server.start()
         self._watch = asyncio.ensure_future(self._connections.watch(limits.handshake_s, limits.max_per_address))
         return f"{address.rpartition(':')[0]}:{port}"
+
+    def _shows(self) -> Any:
+        """What the server shows at a handshake, and whose certificates it accepts."""
+        own = self._served = self._identity
+        return grpc.ssl_server_certificate_configuration([(own.key, own.certificate)], own.authority)
+
+    def _renewed(self) -> Any:
+        """What the server shows from now on; None: as before. gRPC calls it in a thread of its own."""
+        return None if self._served is self._identity else self._shows()
+
+    def changed(self, identity: Identity, members: Mapping[str, str]) -> None:
+        """Show another certificate from now on, and hang up on the parties that the new list excludes."""
+        self._identity, self._members = identity, Members.of(members)
+        self._exclude()
+
+    def _exclude(self) -> None:
+        """Give up the parties that are not on the list, and hang up on those whose certificate is not."""
+        for name, peer in self._node.peers.items():
+            gone = "" if name in self._members else self._members.why_not(name, "") or ""
+            peer.standing.exclude(gone)
+            shown = self.shown.get(name)
+            cause = None if shown is None else self._members.why_not(name, fingerprint(shown))
+            if cause is not None and peer.stream is not None:
+                peer.stream.drop(cause)
+            if gone and peer.present and not self._node.ended.is_set():
+                self._node.lost(peer, gone)
 
     async def stop(self, end: End) -> None:
         """Send END to the parties that are here or come back soon, wait for their BYEs, and close."""
@@ -229,7 +270,7 @@ class Service:
 
     def _is_member(self, name: str, context: Any) -> bool:
         listed = name in self._node.peers or name == self._identity.name
-        return listed and self._members.get(name) in (None, _fingerprint(context))
+        return listed and self._members.why_not(name, fingerprint(_certificate(context))) is None
 
     def _count(self, kind: str, **complaint: Any) -> None:
         """Count a refusal, and log it once."""
@@ -252,15 +293,17 @@ class Service:
         if not self._admits_call(name, context):
             return  # without an answer: such a caller must not keep others out
         try:
-            peer = self._known(name, context)
-            hello, protocol = await self._hello(name, context)
-            self._admits_join(peer)
-            await self._admit(peer, hello)
-            peer.protocol = protocol
+            with span("join"):
+                peer = self._known(name, context)
+                hello, protocol = await self._hello(name, context)
+                self._admits_join(peer)
+                await self._admit(peer, hello)
+                peer.protocol = protocol
             await self._converse(peer, hello, context)
         except Refused as refusal:
             await self._refuse(name, refusal, context)
         except RemoteProtocolError as error:
+            self._node.refused["protocol"] += 1
             await self._refuse(name, Refused(error.cause), context)
         except (TimeoutError, grpc.aio.AioRpcError, grpc.aio.UsageError, grpc.aio.InternalError):
             self._node.refused["handshake"] += 1
@@ -279,15 +322,28 @@ class Service:
         if peer is None:
             self._node.refused["strangers"] += 1
             raise Refused(f"{name!r} is not on the list of parties")
-        pinned = self._members.get(name)
-        if pinned is not None and pinned != _fingerprint(context):
-            self._node.refused["strangers"] += 1
-            raise Refused(f"the certificate of {name!r} is not the one in the list of members")
+        self._check_pin(peer, _certificate(context))
         if peer.standing.given_up:
+            self._node.refused["given up"] += 1
             raise Refused(peer.standing.given_up)
         if self._end is None and (cause := peer.standing.kept_out()):
+            self._node.refused["debts"] += 1
             raise Refused(cause, final=False)  # at the end it may come in and hear of it
         return peer
+
+    def _check_pin(self, peer: Peer, shown: bytes) -> None:
+        """Raise Refused if the list of members does not accept this certificate.
+
+        A party of this run may have a renewed certificate that is not on this server's list yet, and may try again.
+        """
+        cause = self._members.why_not(peer.name, fingerprint(shown))
+        if cause is None:
+            return
+        self._node.refused["strangers"] += 1
+        may_change = self._members.may_change(peer.name, fingerprint(shown))
+        if may_change and peer.conversation.number != NEVER_MET:
+            raise Refused(f"{cause}; if it was renewed, the server needs the new members.toml", final=False)
+        raise Refused(cause)
 
     async def _hello(self, name: str, context: Any) -> tuple[Hello, int]:
         """The HELLO and the agreed protocol; raises Refused or RemoteProtocolError."""
@@ -333,6 +389,7 @@ class Service:
         until = time.monotonic() + self._node.limits.handshake_s
         while peer.stream is not None:
             if self._instances.get(peer.name) != hello.instance or time.monotonic() > until:
+                self._node.refused["second stream"] += 1
                 raise Refused(f"{peer.name!r} is connected already", final=False)
             peer.stream.drop("the party has connected again")
             await asyncio.sleep(0.005)
@@ -344,6 +401,7 @@ class Service:
         number = conversation.number if not reset and conversation.number > 0 else secrets.randbelow(2**62) + 1
         peer.last_heard = time.monotonic()
         peer.met = True
+        shown = self.shown[peer.name] = _certificate(context)
         heard = 0 if reset else hello.position.received
         node.joined(peer, number, reset, heard)
         outlet = self.relay.outlet(peer.name) if self.relay is not None else None
@@ -360,6 +418,7 @@ class Service:
                 self.relay.connected(peer.name, stream)
             cause = await until_it_ends(stream, self._read(peer, stream, context))
         except RemoteProtocolError as error:
+            node.refused["messages"] += 1
             given_up = node.refuse(peer, error.cause)
             raise Refused(given_up or error.cause, final=bool(given_up)) from None
         finally:
@@ -369,6 +428,7 @@ class Service:
                 peer.stream = None
                 self.attendance.left(peer.name, node.clock())
         self._changes.info("disconnected", peer=peer.name, cause=cause)
+        self._check_pin(peer, shown)  # a new list may have excluded the party
 
     async def _read(self, peer: Peer, stream: Stream, context: Any) -> str:
         while True:
@@ -418,20 +478,25 @@ class Service:
     # Questions
 
     async def _answer_status(self, _requests: object, context: Any) -> None:
+        await self._asked(context, "the status")
+        await context.write(msgspec.json.encode(self._status()))
+        asyncio.get_running_loop().call_later(FAREWELL_S, self._cut_if_open, context)
+
+    async def _asked(self, context: Any, what: str) -> bytes:
+        """The request of a member; ends the call of any other caller, and of one that sends no request."""
         name = _common_name(context)
         if not self._admits_call(name, context):
             await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, TOO_MANY)
         if not self._is_member(name, context):
-            self._count("strangers", peer=name, host=_host(context), cause="asked for the status, but is not a member")
+            self._count("strangers", peer=name, host=_host(context), cause=f"asked for {what}, but is not a member")
             await context.abort(grpc.StatusCode.PERMISSION_DENIED, f"{name!r} is not a member")
         try:
             async with asyncio.timeout(REQUEST_S):
-                await context.read()
+                data = await context.read()
         except TimeoutError:
-            self._count("handshake", peer=name, host=_host(context), cause="asked for the status, but sent no request")
+            self._count("handshake", peer=name, host=_host(context), cause=f"asked for {what}, but sent no request")
             await context.abort(grpc.StatusCode.DEADLINE_EXCEEDED, "no request came")
-        await context.write(msgspec.json.encode(self._status()))
-        asyncio.get_running_loop().call_later(FAREWELL_S, self._cut_if_open, context)
+        return b"" if data is grpc.aio.EOF else data
 
 
 async def until_it_ends(stream: Stream, reading: Any) -> str:
@@ -458,8 +523,10 @@ def _common_name(context: Any) -> str:
     return harmless(names[0].decode("utf-8", "replace"))[: MAX_NAME + 1] or "unnamed"
 
 
-def _fingerprint(context: Any) -> str:
-    return fingerprint(context.auth_context()["x509_pem_cert"][0])
+def _certificate(context: Any) -> bytes:
+    """The caller's certificate in PEM, which TLS has verified."""
+    pem: bytes = context.auth_context()["x509_pem_cert"][0]
+    return pem
 
 
 def _host(context: Any) -> str:

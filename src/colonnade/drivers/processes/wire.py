@@ -33,6 +33,7 @@ from colonnade.protocol.foreign import clean_struct, text_fields
 
 __all__ = [
     "ENVELOPE_BYTES",
+    "OLDEST_OFFER",
     "OLDEST_PROTOCOL",
     "PERMILLE",
     "PROTOCOL",
@@ -63,6 +64,7 @@ __all__ = [
 
 PROTOCOL = 7  # the newest that this release speaks; 6: release 0.1, 7: release 0.2
 OLDEST_PROTOCOL = 6
+OLDEST_OFFER = 7  # a party needs a server that speaks this: a HELLO of release 0.2 names the members in another way
 OLDEST_RELEASE = "0.1"  # the first release that speaks the oldest protocol
 MAX_CONTROL_BYTES = 2**20
 MAX_CLOCK_NS = 2**58  # nine years
@@ -270,7 +272,7 @@ def _range(oldest: int, newest: int) -> str:
 def protocol_of_welcome(envelope: Envelope, peer: str) -> int:
     """The protocol that the server chose; raises RemoteProtocolError if this side did not offer it."""
     protocol = envelope.sequence or OLDEST_PROTOCOL
-    if not OLDEST_PROTOCOL <= protocol <= PROTOCOL:
+    if not OLDEST_OFFER <= protocol <= PROTOCOL:
         raise RemoteProtocolError(peer, f"chooses protocol {protocol}, which this party did not offer")
     return protocol
 
