@@ -152,6 +152,7 @@ EXECUTED = {
         ("colonnade compare examples/mnist.toml", PUBLISHED),
         ("python benchmarks/straggler.py", MINUTES),
         ("python benchmarks/chaos.py", MINUTES),
+        ("python benchmarks/fuzz.py", MINUTES + "; tests/drivers/processes/test_hostile_frames.py sends some"),
         ("python benchmarks/storage.py", MINUTES + "; tests/drivers/processes/test_storage.py runs a few cases"),
     ],
     "docs/methods/asysqn.md": [
