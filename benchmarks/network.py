@@ -3,6 +3,8 @@
 Every side is its own process. Bare and driver take turns, so that a noisy neighbour disturbs both; the ratio of
 the medians is what counts. `tuned` is the bare stream with what the driver chooses beneath itself: uvloop, and how gRPC
 waits for sockets (colonnade/drivers/processes/__init__.py). A driver without any cost would reach this rate.
+`power` is the driver with network.durability = "power": every event is synced before its answer leaves. Its state lies
+in /var/tmp, because /tmp may be in memory, where a sync costs nothing; a line says what one sync takes.
 
     python benchmarks/network.py [--seconds 4] [--rounds 3] [--parties 1,4] [--against FOLDER]
 
@@ -25,6 +27,7 @@ from pathlib import Path
 import numpy as np
 import uvloop
 
+from colonnade.drivers.files import DISK
 from colonnade.drivers.processes.certificates import Identity, throw_away
 from colonnade.drivers.processes.dial import Dialler, open_channel
 from colonnade.drivers.processes.limits import Limits
@@ -37,6 +40,8 @@ from colonnade.protocol.messages import Array, Message
 
 PAYLOAD = np.arange(8192, dtype=np.float32)  # 32 KB
 LIMITS = Limits()
+SYNCS = 200
+ON_DISK = "/var/tmp" if Path("/var/tmp").is_dir() else None
 
 
 class Ball(Message, frozen=True):
@@ -81,9 +86,9 @@ def identity(folder, name):
     return Identity.load(folder / f"{name}.pem", folder / f"{name}.key", folder / "ca.pem")
 
 
-async def driver_server(folder, parties):
+async def driver_server(folder, parties, limits=LIMITS):
     names = [f"party-{i}" for i in range(parties)]
-    node = Node(EchoRole("server"), [Ball], folder / "state-server", names, LIMITS, Log("server", level="error"))
+    node = Node(EchoRole("server"), [Ball], folder / "state-server", names, limits, Log("server", level="error"))
     node.open()
     service = Service(node, identity(folder, "server"), {}, lambda name, hello: None, dict)
     print(await service.start("127.0.0.1:0"), flush=True)
@@ -95,9 +100,9 @@ async def driver_server(folder, parties):
     node.close()
 
 
-async def driver_party(folder, name, address, seconds):
+async def driver_party(folder, name, address, seconds, limits=LIMITS):
     role = EchoRole(name)
-    node = Node(role, [Ball], folder / f"state-{name}", ["server"], LIMITS, Log(name, level="error"))
+    node = Node(role, [Ball], folder / f"state-{name}", ["server"], limits, Log(name, level="error"))
     node.open()
 
     def hello(instance, position):
@@ -163,7 +168,7 @@ async def measure(count, seconds):
 
 def race(kind, parties, seconds, certificates, checkout=None):
     """Total round trips per second, and processor time of one on both sides. The driver may be another checkout's."""
-    with tempfile.TemporaryDirectory() as scratch:
+    with tempfile.TemporaryDirectory(dir=ON_DISK) as scratch:
         folder = Path(scratch)
         for path in certificates.iterdir():
             (folder / path.name).symlink_to(path)
@@ -188,6 +193,19 @@ def race(kind, parties, seconds, certificates, checkout=None):
         return sum(rate for rate, _ in played), statistics.mean(cpu for _, cpu in played) + server_cpu
 
 
+def sync_ms():
+    """The median time of one write and sync."""
+    with tempfile.TemporaryFile(dir=ON_DISK) as file:
+        os.ftruncate(file.fileno(), 2**24)
+        found = []
+        for place in range(SYNCS):
+            start = time.perf_counter()
+            os.pwrite(file.fileno(), PAYLOAD.data.cast("B"), place * 32768)
+            DISK.sync_data(file.fileno())
+            found.append(time.perf_counter() - start)
+    return 1000 * statistics.median(found)
+
+
 def _compare(now, before):
     for what, index in (("round trips/s", 0), ("processor time for one", 1)):
         ratios = sorted(one[index] / other[index] for one, other in zip(now, before, strict=True))
@@ -208,6 +226,12 @@ def main():
     match options.role:
         case "driver-server":
             return uvloop.run(driver_server(options.folder, int(options.parties)))
+        case "power-server":
+            limits = Limits(durability="power")
+            return uvloop.run(driver_server(options.folder, int(options.parties), limits))
+        case "power-party":
+            limits = Limits(durability="power")
+            return uvloop.run(driver_party(options.folder, options.name, options.address, options.seconds, limits))
         case "bare-server":
             return asyncio.run(bare_server(options.folder))
         case "tuned-server":
@@ -218,21 +242,23 @@ def main():
             return asyncio.run(bare_party(options.folder, options.name, options.address, options.seconds))
         case "tuned-party":
             return uvloop.run(bare_party(options.folder, options.name, options.address, options.seconds))
+    print(f"one sync of 32 KB takes {sync_ms():.2f} ms here (median)", flush=True)
     with tempfile.TemporaryDirectory() as scratch:
         certificates = Path(scratch) / "certificates"
         throw_away([f"party-{i}" for i in range(16)], certificates)
         for parties in map(int, options.parties.split(",")):
-            rates = {"bare": [], "tuned": [], "driver": []}
+            rates = {"bare": [], "tuned": [], "driver": [], "power": []}
             before = []
             for _ in range(options.rounds):
                 for kind, found in rates.items():
                     found.append(race(kind, parties, options.seconds, certificates))
                 if options.against is not None:
                     before.append(race("driver", parties, options.seconds, certificates, options.against))
-            bare, tuned, driver = (statistics.median(rate for rate, _ in found) for found in rates.values())
+            bare, tuned, driver, power = (statistics.median(rate for rate, _ in found) for found in rates.values())
             print(
                 f"{parties} parties: driver {driver:.0f}/s; bare {bare:.0f}/s, ratio {driver / bare:.2f}; "
-                f"tuned {tuned:.0f}/s, ratio {driver / tuned:.2f}",
+                f"tuned {tuned:.0f}/s, ratio {driver / tuned:.2f}; "
+                f"durability power {power:.0f}/s, ratio to process {power / driver:.2f}",
                 flush=True,
             )
             if before:

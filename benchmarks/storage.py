@@ -1,6 +1,6 @@
 """Storage faults under a federation of nodes in one process: what is recovered was there before, or a file is refused.
 
-    python benchmarks/storage.py --cases 1000 [--seed 0]
+    python benchmarks/storage.py --cases 1000 [--seed 0] [--durability power]
 
 A case is a short training of a server and two parties, each a node of the process driver on a disk of its own. Messages
 are carried by hand and jobs run in turn, so that a seed gives the same case again. One of the disks has a fault, during
@@ -8,6 +8,7 @@ a checkpoint or at another time; then the node starts again, sometimes with a se
 
     kill           the process dies within a write
     power cut      the machine goes down: writes and names that were not synced survive in part, by sectors
+    blackout       all machines go down at once, in the same way
     full           the disk takes no more bytes until the next start
     flip           the process dies, and a bit of a file changes
     misdirected    a write lands elsewhere in the file, or in another file of the node; the process dies later
@@ -17,14 +18,16 @@ After every start the state of the role must be one that this role had (by the h
 or misdirected write to a table in a file, the running role itself reads wrong rows: later states of this life are not
 compared, because a replay of the journal gives the right rows. After a kill
 or a full disk nothing may be lost. After a power cut only conversations may restart, and a table in a file may be
-refused. After the other faults the newest checkpoint may be replaced by the one before it; what cannot be used is
-refused with the name of the file. `sync` must end with the weights of the calm run if no conversation restarted.
+refused. With `--durability power` no conversation restarts after a power cut or a blackout, and no table is refused.
+After the other faults the newest checkpoint may be replaced by the one before it; what cannot be used is refused with
+the name of the file. `sync` must end with the weights of the calm run if no conversation restarted.
 """
 
 import argparse
 import asyncio
 import collections
 import contextlib
+import dataclasses
 import errno
 import io
 import os
@@ -32,7 +35,7 @@ import random
 import shutil
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
@@ -57,10 +60,11 @@ from colonnade.protocol import state
 from colonnade.protocol.codec import Codec
 from colonnade.protocol.errors import CheckpointError
 
-KINDS = ("kill", "power cut", "full", "flip", "misdirected", "lost")
+KINDS = ("kill", "power cut", "full", "flip", "misdirected", "lost", "blackout")
 SETTINGS = (("sync", "memory"), ("vafl", "memory"), ("vafl", "file"))
 UPDATES, MOST_STEPS, SECTOR = 12, 4000, 512
 CALM = Limits(checkpoint_s=1e6, max_log_mb=1e3, lost_after_s=1e6, heartbeat_s=1e5)
+NOTHING_LOST = {"process": ("kill", "full"), "power": ("kill", "full", "power cut", "blackout")}
 
 
 class Crash(BaseException):
@@ -252,6 +256,9 @@ class FaultyDisk(Disk):
         inode = self._open[file][1]
         inode.durable, inode.pending = inode.after(inode.pending), []
 
+    def sync_data(self, file: int) -> None:
+        self.sync(file)
+
     def rename(self, old: Path, new: Path) -> None:
         self._due()
         super().rename(old, new)
@@ -301,6 +308,13 @@ class HandNode(Node):
         self.jobs.close()
         self.jobs: HandJobs = HandJobs(self.role.compute, self._work_done, self.fail)
         self.history = history
+        if self._commits is not None:
+            self._commits._plan = lambda loop: None  # type: ignore[method-assign]
+
+    def commit(self) -> None:
+        """Sync what the journal holds, as the loop would."""
+        if self._commits is not None:
+            self._commits.now()
 
     def clock(self) -> int:
         return self.now + 1000
@@ -375,7 +389,8 @@ class Outcome:
 class Case:
     """One federation and one fault."""
 
-    def __init__(self, seed: int, folder: Path, kind: str | None = None) -> None:
+    def __init__(self, seed: int, folder: Path, kind: str | None = None, durability: str = "process") -> None:
+        self.durability = durability
         self.draw = draw = random.Random(seed)
         self.kind = kind or draw.choice(KINDS)
         self.method, self.table = draw.choice(SETTINGS)
@@ -408,7 +423,9 @@ class Case:
         for step in range(MOST_STEPS):
             if self.nodes["server"].finished:
                 break
-            if step == strikes_at:
+            if step == strikes_at and self.kind == "blackout":
+                self._black_out()
+            elif step == strikes_at:
                 self.disks[self.victim].arm(self.kind, self.draw.randrange(24))
             self._step(step >= strikes_at and not self.outcome.happened)
             await asyncio.sleep(0)  # timers that are due
@@ -421,17 +438,19 @@ class Case:
     def _step(self, armed: bool) -> None:
         draw, busy = self.draw, [node for node in self.nodes.values() if node.jobs.ready]
         with contextlib.suppress(Crash):
-            if busy and draw.random() < 0.5:
+            if self.durability == "power" and draw.random() < 0.3:
+                self._try(draw.choice(self.names), HandNode.commit)
+            elif busy and draw.random() < 0.5:
                 draw.choice(busy).jobs.run_one()
             elif draw.random() < (0.5 if armed else 0.12):
-                self._checkpoint(self.victim if armed else draw.choice(self.names))
+                self._try(self.victim if armed else draw.choice(self.names), HandNode.checkpoint)
             else:
                 one, other = "server", draw.choice(self.names[1:])
                 self._carry(*((one, other) if draw.random() < 0.5 else (other, one)), most=draw.randrange(1, 4))
 
-    def _checkpoint(self, name: str) -> None:
+    def _try(self, name: str, what: Callable[[HandNode], None]) -> None:
         try:
-            self.nodes[name].checkpoint()
+            what(self.nodes[name])
         except Exception as error:
             self.nodes[name].fail(error)
 
@@ -440,11 +459,21 @@ class Case:
         role = next(role for role in self.setting.roles() if role.name == name)
         peers = self.names[1:] if name == "server" else ["server"]
         log = Log(name, stream=io.StringIO())
+        limits = dataclasses.replace(CALM, durability=self.durability)
         node = HandNode(
-            self.history[name], role, self.setting.method.payloads, self.folder / name, peers, CALM, log, disk=disk
+            self.history[name], role, self.setting.method.payloads, self.folder / name, peers, limits, log, disk=disk
         )  # fmt: skip
         self.nodes[name] = node
         node.open()
+
+    def _black_out(self) -> None:
+        """Everything goes down at once, and starts again."""
+        self.outcome.happened = True
+        for name in self.names:
+            self._crash(name, "power cut")
+        for name in self.names:
+            self._start_or_refuse(name)
+        self.outcome.resets += sum(self._meet(name) for name in self.names[1:])
 
     def _restart(self) -> None:
         """The victim starts again, and perhaps dies once more while it recovers."""
@@ -473,11 +502,14 @@ class Case:
                 self.outcome.resets += self._meet(party)
 
     def _start_with_trouble(self, name: str) -> None:
+        if self.draw.random() < 0.3:
+            self._start_or_refuse(name, self._arm_next)
+        else:
+            self._start_or_refuse(name)
+
+    def _start_or_refuse(self, name: str, start: Callable[[str], None] | None = None) -> None:
         try:
-            if self.draw.random() < 0.3:
-                self._arm_next(name)
-            else:
-                self._start(name)
+            (start or self._start)(name)
         except CheckpointError as error:
             self._crash(name, "")
             files = [path.name for path in (self.folder / name).rglob("*")]
@@ -534,22 +566,24 @@ class Case:
         self.conversations += 1
         number = here.conversation.number if not resets and here.conversation.number > 0 else self.conversations
         server.joined(here, number, resets)
-        here.conversation.heard(0 if resets else there.conversation.received)
+        server.commit()  # before the WELCOME
+        here.conversation.heard(0 if resets else there.conversation.may_acknowledge)
         party.joined(there, number, resets)
-        there.conversation.heard(here.conversation.received)
+        there.conversation.heard(here.conversation.may_acknowledge)
         return resets and not first
 
     def _carry(self, sender: str, receiver: str, most: int) -> None:
         one, other = self.nodes[sender], self.nodes[receiver]
         outgoing, peer = one.peers[receiver].conversation, other.peers[sender]
-        for sequence, frame in list(outgoing.outbox)[:most]:
+        free = [(sequence, frame) for sequence, frame in outgoing.outbox if sequence <= outgoing.may_send]
+        for sequence, frame in free[:most]:
             envelope = open_envelope(frame, sender)
             other.received(peer, sequence, envelope.body, envelope.evaluation)
-        outgoing.heard(peer.conversation.received)
+        outgoing.heard(peer.conversation.may_acknowledge)
 
     def _check_end(self) -> None:
         outcome = self.outcome
-        lossless = self.kind in ("kill", "full")
+        lossless = self.kind in NOTHING_LOST[self.durability]
         if lossless and (outcome.resets or outcome.damaged):
             raise AssertionError(f"{outcome.resets} conversations restarted, {outcome.damaged} files damaged")
         weights = [str(self.nodes[name].role.summary()["weights"]) for name in self.names]
@@ -565,16 +599,17 @@ class _Refused(BaseException):
     """A file was refused by its name: the case is over."""
 
 
-def run_case(seed: int, kind: str | None = None) -> Outcome:
+def run_case(seed: int, kind: str | None = None, durability: str = "process") -> Outcome:
     """Run one case in a folder of its own."""
     memory = Path("/dev/shm")  # quicker: what is lost is simulated
     folder = Path(tempfile.mkdtemp(prefix="colonnade-storage-", dir=memory if memory.is_dir() else None))
     try:
-        case = Case(seed, folder, kind)
+        case = Case(seed, folder, kind, durability)
         outcome = case.run()
     finally:
         shutil.rmtree(folder)
-    if outcome.refused and (case.kind in ("kill", "full") or (case.kind == "power cut" and case.table == "memory")):
+    cut = case.kind in ("power cut", "blackout")
+    if outcome.refused and (case.kind in NOTHING_LOST[durability] or (cut and case.table == "memory")):
         outcome.problem = f"refused: {outcome.refused}"
     return outcome
 
@@ -584,11 +619,12 @@ def main() -> None:
     parser.add_argument("--cases", type=int, default=200)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--kind", choices=KINDS)
+    parser.add_argument("--durability", choices=("process", "power"), default="process")
     options = parser.parse_args()
     began, problems = time.monotonic(), 0
     counts: dict[str, collections.Counter[str]] = collections.defaultdict(collections.Counter)
     for seed in range(options.seed, options.seed + options.cases):
-        outcome = run_case(seed, options.kind)
+        outcome = run_case(seed, options.kind, options.durability)
         count = counts[outcome.kind]
         count["cases"] += 1
         for name in ("happened", "refused", "damaged", "resets", "exact"):

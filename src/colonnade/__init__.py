@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from colonnade.protocol.errors import ColonnadeError
     from colonnade.races import Comparison, Sweep, compare, sweep
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 __all__ = [
     "ColonnadeError",

@@ -135,6 +135,7 @@ class NetworkConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     max_in_flight: int = 64
     max_queue: int = 1024
     max_queue_mb: float = 128.0
+    durability: Literal["process", "power"] = "process"  # what a journal survives: kill -9, or also a power cut
     max_log_mb: float = 32.0
     checkpoint_s: float = 30.0
     max_refusals: int = 8

@@ -18,14 +18,14 @@ from colonnade.data.fitted import Fitted
 from colonnade.data.mapped import MappedFile, MappedRows
 from colonnade.data.share import PartyShare, ServerShare
 from colonnade.data.task import Array, Task, classification
-from colonnade.protocol import state
+from colonnade.protocol import formats, state
 from colonnade.protocol.errors import CheckpointError, DataError
 from colonnade.protocol.saved import form_of
 
 SEPARATOR = "\0"  # between ids
 PIECE = 1 << 20  # labels checked at once
 PARTY, SERVER, ALIGNMENT = "party share", "server share", "alignment"
-FORMATS = {PARTY: 2, SERVER: 2, ALIGNMENT: 1}
+FORMATS = {PARTY: formats.PARTY_SHARE, SERVER: formats.SERVER_SHARE, ALIGNMENT: formats.ALIGNMENT}
 
 
 def save_share(share: PartyShare | ServerShare, path: str | Path) -> None:
@@ -44,7 +44,7 @@ def save_share(share: PartyShare | ServerShare, path: str | Path) -> None:
     else:
         content = {"kind": SERVER, "classes": share.task.classes, "y_train": share.y_train, "y_test": share.y_test}
     content |= {
-        "format": FORMATS[content["kind"]],
+        **formats.stamp(FORMATS[content["kind"]]),
         "validation": share.validation,
         "ids_sha256": share.ids_sha256,
         "notes": share.notes,
@@ -122,9 +122,8 @@ def save_alignment(alignment: Alignment, path: str | Path) -> None:
     """Write or replace the file of an alignment, as `save_share` does."""
     fields = ("name", "members", "rows", "sha256", "ids_sha256", "presence")
     content = {name: getattr(alignment, name) for name in fields}
-    _replace(
-        Path(path).expanduser(), state.chunks({"kind": ALIGNMENT, "format": FORMATS[ALIGNMENT], "notes": (), **content})
-    )
+    stamped = {"kind": ALIGNMENT, **formats.stamp(FORMATS[ALIGNMENT]), "notes": (), **content}
+    _replace(Path(path).expanduser(), state.chunks(stamped))
 
 
 def load_alignment(path: str | Path) -> Alignment:
@@ -171,8 +170,7 @@ def _reading(path: Path, kind: str) -> Iterator[tuple[Mapping[str, Any], MappedF
         found = state.views(mapping.bytes)
         if not isinstance(found, dict) or found.get("kind") != kind:
             raise CheckpointError(f"this is not a {kind}")
-        if found.get("format") != FORMATS[kind]:
-            raise CheckpointError(f"format {found.get('format')}, this release reads {FORMATS[kind]}")
+        found = _of_this_release(found, kind, path)
         _check(_all_are(str, found["notes"]), "the notes")
         _check(re.fullmatch("[0-9a-f]{64}", found["ids_sha256"]) is not None, "the digest of the ids")
         yield found, mapping
@@ -182,6 +180,13 @@ def _reading(path: Path, kind: str) -> Iterator[tuple[Mapping[str, Any], MappedF
         raise CheckpointError(f"{path}: {error}") from None
     except (KeyError, TypeError, AttributeError, ValueError) as error:  # a missing field, or one of another type
         raise CheckpointError(f"{path}: damaged: {error!r}") from error
+
+
+def _of_this_release(found: dict[str, Any], kind: str, path: Path) -> dict[str, Any]:
+    try:
+        return FORMATS[kind].read(found, path.name)
+    except CheckpointError as error:
+        raise CheckpointError(str(error).removeprefix(f"{path.name}: ")) from None  # the caller names the file
 
 
 def _own(value: Any) -> Any:

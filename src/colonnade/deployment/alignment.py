@@ -36,7 +36,7 @@ from colonnade.drivers.files import DISK, replace_file
 from colonnade.drivers.processes.logs import Log
 from colonnade.drivers.processes.node import Keeper, Node
 from colonnade.drivers.processes.service import Service
-from colonnade.drivers.processes.wire import PROTOCOL, Bye, End, Hello, Position
+from colonnade.drivers.processes.wire import OLDEST_OFFER, Bye, End, Hello, Position
 from colonnade.protocol.errors import ColonnadeError, ConfigError
 from colonnade.protocol.events import NANOSECONDS
 from colonnade.protocol.messages import Payload
@@ -162,7 +162,7 @@ class PartyAlignment:
 
     def hello(self, instance: int, position: Position) -> Hello:
         """The HELLO without rows and width, which are not known yet."""
-        return Hello(PROTOCOL, __version__, self._shared, 0, "", 0, DTYPE, instance, position)
+        return Hello(OLDEST_OFFER, __version__, self._shared, 0, "", 0, DTYPE, instance, position)
 
     def meet(self, run: str) -> None:
         """Raise ColonnadeError if the server has restarted, because it has other secrets then."""

@@ -33,7 +33,7 @@ from colonnade.drivers.files import replace_file
 from colonnade.drivers.ledger_file import LedgerFile
 from colonnade.drivers.processes.logs import Log
 from colonnade.drivers.processes.node import Keeper, Node
-from colonnade.drivers.processes.wire import PROTOCOL, Hello, Position
+from colonnade.drivers.processes.wire import OLDEST_OFFER, Hello, Position
 from colonnade.protocol.errors import ConfigError
 from colonnade.protocol.role import Releasing, Role, Trained
 from colonnade.results.trained import keep_continuation, write_models
@@ -118,7 +118,9 @@ class PartySide(OwnSide):
     def hello(self, shared: dict[str, Any], instance: int, position: Position) -> Hello:
         """The party's HELLO."""
         share = self.share
-        return Hello(PROTOCOL, __version__, shared, share.rows, share.ids_sha256, self.width, DTYPE, instance, position)
+        return Hello(
+            OLDEST_OFFER, __version__, shared, share.rows, share.ids_sha256, self.width, DTYPE, instance, position
+        )
 
     def refuse_others_state(self) -> None:
         """Raise ConfigError if the state was made with another config or other data; else record both."""

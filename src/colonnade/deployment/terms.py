@@ -10,7 +10,6 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from colonnade import __version__
 from colonnade.algorithms import DEFAULT_METHOD
 from colonnade.algorithms.method import SERVER
 from colonnade.config.continuing import Continuation
@@ -18,11 +17,11 @@ from colonnade.config.schema import Config, difference, to_dict
 from colonnade.config.shared import OWN_TRAIN, SHARED_DATA, SHARED_NETWORK
 from colonnade.data.ids import digest_of_rows
 from colonnade.drivers.processes.service import RetryLater
-from colonnade.drivers.processes.wire import PROTOCOL, Hello
-from colonnade.protocol.codec import VERSION
+from colonnade.drivers.processes.wire import Hello
 
 __all__ = ["CONTINUES", "Terms", "shared_difference", "shared_digest", "shared_part", "shared_part_of_alignment"]
 
+CODEC = 1  # release 0.1 compares it; since protocol 7 the agreed protocol says which codec is used
 DTYPE = "float32"  # of embeddings on the wire
 CONTINUES = "continues"  # the key of a HELLO's shared part with the run that a party continues
 _IDENTITY = ("members", "federation")
@@ -54,7 +53,7 @@ def _always_shared(aim: str, tables: Mapping[str, Any], authority: str) -> dict[
     return {
         "aim": aim,  # an aligning party at a training server gets this difference first
         "align": tables["align"],
-        "codec": VERSION,
+        "codec": CODEC,
         "network": {key: tables["network"][key] for key in SHARED_NETWORK},
         "federation": {"authority": authority, "members": sorted((*tables["network"]["parties"], SERVER))},
     }
@@ -94,11 +93,6 @@ class Terms:
 
     def __call__(self, party: str, hello: Hello) -> str | None:
         """What differs, in words; None if nothing does."""
-        if hello.protocol != PROTOCOL:
-            return (
-                f"protocol {hello.protocol} (release {hello.release}) there, {PROTOCOL} ({__version__}) here: "
-                "install the same release on all members"
-            )
         if hello.shared.get("phase") != (phase := self._shared.get("phase")):
             if phase is None:
                 return RetryLater(f"the server is still training: start {party} with --predict after the training")

@@ -42,11 +42,14 @@ PART_BYTES = 2**24  # read at once when the whole file is digested
 class FileStorage:
     """Implements `protocol.ports.Storage` in a folder. Without a folder, tables are temporary files without a name."""
 
-    def __init__(self, folder: Path | None = None, *, empty: bool = True, disk: Disk = DISK) -> None:
+    def __init__(
+        self, folder: Path | None = None, *, empty: bool = True, disk: Disk = DISK, power: bool = False
+    ) -> None:
         self._folder, self._empty, self._disk = folder, empty, disk  # empty: discard the files that are there
+        self._power = power  # survive a power cut
 
     def rows(self, name: str, count: int, row_bytes: int, hint: str = "") -> "RowFile":
-        file = RowFile(count, row_bytes, hint, self._disk)
+        file = RowFile(count, row_bytes, hint, self._disk, self._power)
         if self._folder is not None:
             file.open(self._folder / "table", name, empty=self._empty)
         return file
@@ -55,9 +58,9 @@ class FileStorage:
 class RowFile:
     """`rows` rows of `row_bytes` bytes, in a temporary file without a name until `open` gives a folder."""
 
-    def __init__(self, rows: int, row_bytes: int, hint: str = "", disk: Disk = DISK) -> None:
+    def __init__(self, rows: int, row_bytes: int, hint: str = "", disk: Disk = DISK, power: bool = False) -> None:
         self._rows, self._row_bytes, self._hint = rows, row_bytes, hint  # hint: what would need less space
-        self._disk, self._word = disk, math.gcd(row_bytes, 4)
+        self._disk, self._word, self._power = disk, math.gcd(row_bytes, 4), power
         self._k = _odd(np.arange(row_bytes // self._word))
         self._digest: int | None = None  # of all rows; None until an old file was read
         self._undo: UndoLog | None = None
@@ -81,7 +84,11 @@ class RowFile:
                 f"{path}: is missing or belongs to another run, so the run cannot continue; start a new run"
             )
         self._use(self._disk.open(path, os.O_RDWR | os.O_CREAT))
-        self._undo = UndoLog(folder / name, self._write_all, self._disk, empty=empty)
+        self._undo = UndoLog(folder / name, self._write_all, self._disk, empty=empty, power=self._power)
+        if self._power:
+            self._disk.sync(self._file)
+            self._disk.sync_folder(folder)
+            self._disk.sync_folder(folder.parent)
 
     def _use(self, file: int) -> None:
         self._file = file
@@ -102,7 +109,9 @@ class RowFile:
         return self._rows * self._row_bytes
 
     def position(self) -> Any:
-        """The value that `back_to` and `keep_from` take."""
+        """The value that `back_to` and `keep_from` take. With `power`, syncs the rows, which a checkpoint rests on."""
+        if self._power and self._undo is not None:
+            self._disk.sync_data(self._file)
         return self._writes if self._undo is None else (*self._undo.end, self._digest)
 
     def back_to(self, position: Any) -> None:
@@ -182,6 +191,8 @@ class RowFile:
     def _verify(self, digest: int) -> None:
         if self._digest != digest:
             raise DamagedFile(f"{self._path}: damaged: its rows are not those of the checkpoint")
+        if self._power:
+            self._disk.sync_data(self._file)  # the log forgets what was undone
 
     def _put(self, rows: Array, values: Array) -> None:
         """Write sorted rows."""

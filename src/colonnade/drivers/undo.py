@@ -12,7 +12,8 @@ Undoing writes the old values, newest first. It can be killed and started again.
 
 The log leads back to the checkpoint before the last one, in case the last one is damaged.
 
-Nothing here is durable. After a power cut the rows may be of any time: the digest of the rows tells (row_file.py).
+With `power`, a record is synced before its rows are written, so that a power cut is as harmless as a kill. Without it,
+nothing here is durable: after a power cut the rows may be of any time, and their digest tells (row_file.py).
 """
 
 import os
@@ -25,10 +26,11 @@ from zlib import crc32
 
 from colonnade.drivers.files import BINARY, Disk, read_at
 from colonnade.protocol.errors import DamagedFile
+from colonnade.protocol.formats import UNDO
 
 __all__ = ["Position", "UndoLog"]
 
-_MAGIC = b"CLU2"
+_MAGIC = b"CLU%d" % UNDO.newest
 _HEADER = Struct("<4sQI8s")
 _FRAME, _PAIR = Struct("<III"), Struct("<II")
 
@@ -54,8 +56,8 @@ class _Segment(NamedTuple):
 class UndoLog:
     """One log, in one file or in several consecutive files."""
 
-    def __init__(self, stem: Path, write: Write, disk: Disk, *, empty: bool) -> None:
-        self._stem, self._write, self._disk = stem, write, disk
+    def __init__(self, stem: Path, write: Write, disk: Disk, *, empty: bool, power: bool = False) -> None:
+        self._stem, self._write, self._disk, self._power = stem, write, disk, power
         self._file = -1
         self._kept = 0  # the number of the file that the last checkpoint needs
         self.end = Position(-1, 0, 0)  # until `back_to`
@@ -71,6 +73,8 @@ class UndoLog:
             chain = crc32(part, chain)
         length = sum(map(len, content))
         self._write(self._file, [_FRAME.pack(length, chain, _check(length, chain)), *content], size)
+        if self._power:
+            self._disk.sync_data(self._file)
         self.end = Position(number, size + _FRAME.size + length, chain)
 
     def keep_from(self, position: Position) -> None:
@@ -133,6 +137,8 @@ class UndoLog:
         for number in self._numbers():
             if number > first.number:
                 self._disk.unlink(self._path(number))
+        if self._power:
+            self._disk.sync_folder(self._stem.parent)  # a file that came back would not follow the next records
 
     def _leave(self, number: int, end: Position) -> None:
         self._file, self.end = self._disk.open(self._path(number), os.O_RDWR), end
@@ -143,6 +149,9 @@ class UndoLog:
         file = self._disk.open(self._path(number), os.O_RDWR | os.O_CREAT | os.O_TRUNC)
         try:
             self._write(file, [header], 0)
+            if self._power:
+                self._disk.sync_data(file)
+                self._disk.sync_folder(self._stem.parent)
         except BaseException:
             self._disk.close(file)
             raise
@@ -156,8 +165,10 @@ class UndoLog:
             if len(header) < _HEADER.size:
                 return None
             magic, found, before, _ = _HEADER.unpack(header)
+            if magic != _MAGIC and magic[:3] == _MAGIC[:3]:
+                UNDO.check(magic[3] - ord("0"), self._path(number))
             if (magic, found) != (_MAGIC, number):
-                raise DamagedFile(f"{self._path(number)}: damaged, or not an undo file of this release")
+                raise DamagedFile(f"{self._path(number)}: damaged, or not an undo file")
             ends = [Position(number, len(header), crc32(header))]
             while True:
                 frame = file.read(_FRAME.size)

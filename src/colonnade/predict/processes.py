@@ -55,6 +55,7 @@ from colonnade.predict.tokens import Tokens
 from colonnade.protocol import state
 from colonnade.protocol.errors import CheckpointError, ConfigError, RemoteProtocolError
 from colonnade.protocol.events import NANOSECONDS
+from colonnade.protocol.formats import MEANS, stamp
 from colonnade.protocol.messages import Array, Payload
 from colonnade.protocol.quota import DAY_S, MINUTE_S, Bucket
 
@@ -133,7 +134,9 @@ class ServerPrediction(Keeper):
     def emitted(self, record: Payload, node: Node) -> None:
         """Pass an answer to the question that waits for it, or save a party's mean."""
         if isinstance(record, Mean):
-            replace_file(_means_file(self.side), state.chunks(dict(self.role.means())), 0o600)
+            replace_file(
+                _means_file(self.side), state.chunks({**stamp(MEANS), "means": dict(self.role.means())}), 0o600
+            )
         elif isinstance(record, Computed):
             waiting = self._waiting.pop(record.number, None)
             if waiting is not None and not waiting.done():
@@ -343,11 +346,10 @@ def _setup_of(side: ServerSide) -> PredictServerSetup[Any, Any]:
 
 def _told(path: Path) -> dict[str, Array]:
     try:
-        means: dict[str, Array] = state.unpack(path.read_bytes())
+        found = state.unpack(path.read_bytes())
     except CheckpointError as error:
-        raise CheckpointError(
-            f"{path}: {error}; remove it and restart the parties, which send their means again"
-        ) from None
+        raise CheckpointError(f"{path}: {error}; {MEANS.remedy}") from None
+    means: dict[str, Array] = MEANS.read(found, path, default=1)["means"]
     return means
 
 

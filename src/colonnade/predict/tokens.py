@@ -20,6 +20,7 @@ import msgspec
 
 from colonnade.drivers.files import lock_file, replace_file
 from colonnade.protocol.errors import CheckpointError, ConfigError
+from colonnade.protocol.formats import TOKENS
 
 __all__ = ["OPERATOR", "Token", "Tokens"]
 
@@ -43,6 +44,7 @@ class Token(msgspec.Struct, frozen=True):
 class _File(msgspec.Struct, frozen=True):
     salt: str
     tokens: list[Token]
+    format: int = 1
 
 
 class Tokens:
@@ -134,6 +136,7 @@ class Tokens:
             return
         try:
             held = msgspec.json.decode(self._path.read_bytes(), type=_File)
+            TOKENS.check(held.format, self._path)
             self._salt = bytes.fromhex(held.salt)
         except (OSError, ValueError) as error:
             self._unusable(f"cannot be read: {error}; remove it, and make new tokens")

@@ -26,12 +26,11 @@ import numpy as np
 from colonnade.privacy.accountant import Account, Part
 from colonnade.protocol.chain import START, chained, follows, parse_receipt, receipt_of
 from colonnade.protocol.errors import CheckpointError
+from colonnade.protocol.formats import LEDGER
 from colonnade.protocol.messages import Array
 from colonnade.protocol.ports import Lines
 
 __all__ = ["Earlier", "Ledger", "account_of", "audit", "earlier_of", "pack_rows"]
-
-FORMAT = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +65,7 @@ class Ledger:
     """A party's releases; in memory until `keep` provides durable lines."""
 
     def __init__(self, terms: dict[str, Any]) -> None:
-        self.terms = json.loads(json.dumps({"ledger": FORMAT, **terms}))
+        self.terms = json.loads(json.dumps({"ledger": LEDGER.newest, **terms}))
         self._lines: Lines | None = None
         self._alone: AbstractContextManager[Any] = nullcontext()
         self._begin([])
@@ -272,7 +271,7 @@ def _checked(name: str, number: int, text: bytes, before: str) -> dict[str, Any]
     try:
         line = json.loads(text)
         fits = follows(line, number, before)
-        known = number > 0 or (line["ledger"] == FORMAT and {"train_rows", "test_rows", "local_updates"} <= line.keys())
+        known = number > 0 or {"ledger", "train_rows", "test_rows", "local_updates"} <= line.keys()
     except (ValueError, KeyError, TypeError, AttributeError):
         fits = known = False
     if not (fits and known):
@@ -280,4 +279,6 @@ def _checked(name: str, number: int, text: bytes, before: str) -> dict[str, Any]
             f"{name}: line {number + 1} does not follow from the lines before it: it was edited, or a line is "
             "missing. Restore the newest copy"
         )
+    if not number:
+        LEDGER.check(line["ledger"], name)
     return line  # type: ignore[no-any-return]

@@ -15,13 +15,14 @@ and loaded by its fields. A field that the component was made from (its network,
 import dataclasses
 import types
 from collections.abc import Callable
-from functools import cache
+from functools import cache, partial
 from typing import Any, Final, Literal, NamedTuple, TypeVar, Union, get_args, get_origin, get_type_hints
 
 import msgspec
 import numpy as np
 import numpy.typing as npt
 
+from colonnade import __version__
 from colonnade.protocol.errors import CheckpointError, LocalProtocolError
 
 __all__ = ["UNSAVED", "Component", "Form", "form_of", "transient"]
@@ -52,7 +53,7 @@ class Component:
         return saved
 
     def load(self, saved: dict[str, Any]) -> None:
-        """Replace the fields with those that `save` returned, in place; CheckpointError if the names differ."""
+        """Replace the fields with those that `save` returned, in place; CheckpointError if they do not fit."""
         kind: Any = type(self)
         for name, value in _values_of(kind)(saved).items():
             setattr(self, name, value)
@@ -181,16 +182,44 @@ def _forms_of(kind: Any, names: list[str]) -> list[tuple[str, Form]]:
 
 @cache
 def _values_of(kind: Any) -> Callable[[dict[str, Any]], dict[str, Any]]:
-    """Converts the saved form of a dataclass, struct or named tuple to the values of its fields."""
+    """Converts the saved form of a dataclass, struct or named tuple to the values of its fields.
+
+    A field that an earlier release did not have gets its default.
+    """
     names = _field_names(kind) or []
-    forms = _forms_of(kind, names)
+    forms, defaults = _forms_of(kind, names), _defaults_of(kind)
 
     def values(saved: dict[str, Any]) -> dict[str, Any]:
-        if saved.keys() != set(names):
-            raise CheckpointError(
-                f"the checkpoint is of another version of the code: it has {', '.join(saved)} of a "
-                f"{kind.__qualname__}, and this version has {', '.join(names)}"
-            )
-        return {name: form.typed(saved[name]) for name, form in forms}
+        missing = [name for name in names if name not in saved]
+        if len(saved) + len(missing) > len(names):
+            raise _of_another_release(kind, "a newer", "has", [name for name in saved if name not in names])
+        if unknown := [name for name in missing if name not in defaults]:
+            raise _of_another_release(kind, "an older", "lacks", unknown)
+        return {name: form.typed(saved[name]) if name in saved else defaults[name]() for name, form in forms}
 
     return values
+
+
+def _of_another_release(kind: Any, which: str, verb: str, names: list[str]) -> CheckpointError:
+    return CheckpointError(
+        f"the checkpoint is of {which} release than {__version__}: it {verb} {', '.join(names)} of a "
+        f"{kind.__qualname__}. Continue with the release that wrote it, or start a new run with another --out"
+    )
+
+
+def _defaults_of(kind: Any) -> dict[str, Callable[[], Any]]:
+    """What makes the default of each field that has one."""
+    if dataclasses.is_dataclass(kind):
+        fields: Any = dataclasses.fields(kind)
+        none: Any = dataclasses.MISSING
+    elif issubclass(kind, msgspec.Struct):
+        fields, none = msgspec.structs.fields(kind), msgspec.NODEFAULT
+    else:
+        return {name: partial(_same, value) for name, value in kind._field_defaults.items()}
+    found: dict[str, Callable[[], Any]] = {}
+    for field in fields:
+        if field.default_factory is not none:
+            found[field.name] = field.default_factory
+        elif field.default is not none:
+            found[field.name] = partial(_same, field.default)
+    return found

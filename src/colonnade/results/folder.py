@@ -13,14 +13,13 @@ from colonnade.config.settle import settled
 from colonnade.drivers.checkpoints import Checkpoints
 from colonnade.drivers.files import replace_file
 from colonnade.protocol.errors import CheckpointError, ConfigError
+from colonnade.protocol.formats import RUN, stamp
 from colonnade.protocol.role import Histogram
 from colonnade.protocol.strict_json import to_json
 from colonnade.results.summary import Summary
 from colonnade.results.trained import CONTINUED, keep_continuation
 
 __all__ = ["RunFolder", "note_command", "tables_of"]
-
-FORMAT = 7
 
 
 def note_command(folder: Path, command: str) -> None:
@@ -123,14 +122,14 @@ class RunFolder:
 
     def save_checkpoint(self, content: dict[str, Any]) -> None:
         """Write a checkpoint and keep the one before it; if the process is killed, the newest is complete."""
-        self._checkpoints.write({"format": FORMAT, **content})
+        self._checkpoints.write({**stamp(RUN), **content})
 
     def recover(self, load: Callable[[dict[str, Any]], None]) -> bool:
         """Load the newest checkpoint that is whole; False if the run was killed before its first.
 
         `load` is called again, with the checkpoint before, if it raises DamagedFile.
         """
-        return self._checkpoints.recover(lambda path, content: load(_of_this_release(path, content)))
+        return self._checkpoints.recover(lambda path, content: load(RUN.read(content, path)))
 
     @property
     def damaged(self) -> list[str]:
@@ -139,10 +138,3 @@ class RunFolder:
 
     def _replace(self, name: str, chunks: Iterable[bytes | memoryview]) -> None:
         replace_file(self.path / name, chunks)
-
-
-def _of_this_release(path: Path, content: dict[str, Any]) -> dict[str, Any]:
-    if content.get("format") != FORMAT:
-        advice = "continue with the release that started the run, or start a new run with another --out"
-        raise CheckpointError(f"{path}: format {content.get('format')}, this release reads {FORMAT}; {advice}")
-    return content

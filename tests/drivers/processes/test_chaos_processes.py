@@ -13,6 +13,7 @@ from colonnade.experiments.run import prepare
 BENCHMARK = Path(__file__).parents[3] / "benchmarks" / "chaos.py"
 EPOCHS = {"swift": 30.0, "sync": 10.0}
 PARTIES = {"swift": 3, "sync": 2}  # a process takes seconds to start
+KILLED = ("party-1", "party-2")
 
 
 @pytest.fixture(scope="module")
@@ -54,4 +55,17 @@ def test_killed_sync_has_the_simulators_weights_bit_for_bit(chaos: ModuleType, t
     assert outcome.restarts == 2 and outcome.damaged == 1 and outcome.resets == 0
     calm = prepare(config).execute()
     assert outcome.summary["updates"] == calm["updates"]
+    assert outcome.summary["weights_sha256"] == calm["weights_sha256"]
+
+
+@pytest.mark.slow
+def test_with_durability_power_everything_killed_at_once_goes_on_bit_for_bit(chaos: ModuleType, tmp_path: Path) -> None:
+    config = chaos.chaos_config("sync", EPOCHS["sync"], PARTIES["sync"])
+    power = msgspec.structs.replace(config.network, durability="power", checkpoint_s=0.5)
+    config = msgspec.structs.replace(config, network=power)
+    faults = [chaos.Fault(0.3 if name == "server" else 0.0, "kill", name, 0.1) for name in ("server", *KILLED)]
+    outcome = chaos.run_one(config, tmp_path / "run", faults)
+    assert not outcome.problems, "\n".join(outcome.problems)
+    assert outcome.restarts == 3 and outcome.resets == 0 == outcome.damaged
+    calm = prepare(config).execute()
     assert outcome.summary["weights_sha256"] == calm["weights_sha256"]

@@ -357,7 +357,7 @@ def party_of(federation: Federation, name: str, **settings: Any) -> PartyHost[Pa
 @pytest.mark.parametrize(
     ("index", "changes", "words"),
     [
-        (2, {"protocol": 1}, ["protocol 1", f"{PROTOCOL} (", "install the same release"]),
+        (2, {"protocol": 1}, ["protocol 1", f"to {PROTOCOL} (", "install release"]),
         (3, {"width": 31}, ["width 31 of float32", "expected 32 of float32"]),
         (4, {"dtype": "float16"}, ["width 32 of float16", "expected 32 of float32"]),
         (5, {"rows": 7}, ["has 7 rows, the server has 1797", "align"]),

@@ -18,7 +18,6 @@ import msgspec
 import pytest
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
-from colonnade.deployment.terms import Terms
 from colonnade.drivers.processes import dial, sealed_line, session_agreement
 from colonnade.drivers.processes.certificates import read_members, throw_away
 from colonnade.drivers.processes.dial import Dialler, ask_status
@@ -851,11 +850,6 @@ def test_where_parties_do_not_talk_to_each_other_there_is_no_relay(certificates,
                 made.tasks["bank"].result()
 
     run(go())
-
-
-def test_a_release_without_the_relay_is_refused():
-    differs = Terms({}, 1, "", {"bank": 1})("bank", msgspec.structs.replace(ring.hello(1, None), protocol=1))
-    assert "protocol 1" in differs and "install the same release" in differs
 
 
 def test_a_far_peer_is_heard_of_while_it_is_here_and_its_line_stands(tools):

@@ -8,16 +8,31 @@ import types
 from dataclasses import replace
 
 import grpc
+import msgspec
 import pytest
 
-from colonnade.drivers.processes import dial, peer, service
+import colonnade
+from colonnade.drivers.processes import dial, peer, service, wire
 from colonnade.drivers.processes.certificates import Identity, read_members, throw_away
 from colonnade.drivers.processes.conversation import NEVER_MET
 from colonnade.drivers.processes.dial import Dialler, ask_status, open_channel
 from colonnade.drivers.processes.limits import Limits
 from colonnade.drivers.processes.pin import CLOSED, NOBODY, cause_in_words, pinned_certificate
 from colonnade.drivers.processes.service import Service
-from colonnade.drivers.processes.wire import PROTOCOL, Bye, End, Hello, Kind, Position, Welcome, control
+from colonnade.drivers.processes.wire import (
+    OLDEST_OFFER,
+    PROTOCOL,
+    Bye,
+    End,
+    Hello,
+    Kind,
+    Position,
+    Refusal,
+    Welcome,
+    control,
+    open_envelope,
+    read_control,
+)
 from colonnade.protocol.errors import RemoteProtocolError
 from colonnade.protocol.events import PeerJoined, PeerLost, Received, Resumed, Send, SetTimer, Started, TimerFired
 from colonnade.protocol.messages import Message
@@ -120,7 +135,7 @@ class Town:
         node = self.open_node(name, ["server"])
 
         def hello(instance, position):
-            return Hello(PROTOCOL, "test", {}, 1, "", 1, "float32", instance, position)
+            return Hello(OLDEST_OFFER, "test", {}, 1, "", 1, "float32", instance, position)
 
         own, farewell = identity(self.certificates, name), lambda end: Bye(f"weights of {name}", 0.5)
         dialler = Dialler(node, own, self.address, hello, farewell, pinned=pinned)
@@ -490,3 +505,84 @@ def test_status_for_members(certificates, tmp_path, tools):
                 assert await ask_status(identity(certificates, name), made.address, tools.CALM) == b'{"state":"fine"}'
 
     asyncio.run(asyncio.wait_for(run(), 60))
+
+
+# Releases
+
+
+async def knock(made, name, frame):
+    """Send this HELLO as a party of another release would; return the first answer."""
+    async with open_channel(identity(made.certificates, name), made.address, made.limits) as channel:
+        call = channel.stream_stream(f"/{service.SERVICE}/{service.JOIN}")()
+        await call.write(frame)
+        answer = open_envelope(await call.read(), "server")
+        protocol = made.nodes["server"].peers[name].protocol
+        call.cancel()
+        return answer, protocol
+
+
+def test_neighbouring_releases_agree_on_the_newest_protocol_that_both_speak(certificates, tmp_path, tools):
+    position = Position(0, 0, 0, 0)
+
+    async def run():
+        async with town(tools, certificates, tmp_path, lambda name, peers: Talker(name, peers, 10)) as made:
+            of_0_1 = control(Kind.HELLO, Hello(6, "0.1.0", {}, 1, "", 1, "float32", 1, position))
+            answer, protocol = await knock(made, "bank", of_0_1)
+            assert protocol == 6 and not read_control(answer, Kind.WELCOME, Welcome, "server").position.received
+            assert not made.nodes["server"].peers["bank"].speaks(Kind.PRESENCE), "or no kind could be newer"
+            next_one = control(Kind.HELLO, Hello(7, "0.3.0", {}, 1, "", 1, "float32", 1, position), protocol=8)
+            answer, protocol = await knock(made, "clinic", next_one)
+            assert protocol == 7 == answer.sequence
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(wire._SINCE, Kind.PRESENCE, 7)
+        asyncio.run(asyncio.wait_for(run(), 30))
+
+
+def test_a_party_does_not_take_the_welcome_of_release_0_1(certificates, tmp_path, tools, monkeypatch):
+    """That release refuses a HELLO of protocol 7 by itself, and names both releases; see `OLDEST_OFFER`."""
+    monkeypatch.setattr(service, "control", lambda kind, content, protocol=0: control(kind, content))
+
+    async def run():
+        async with town(tools, certificates, tmp_path, lambda name, peers: Talker(name, peers, 1)) as made:
+            made.dial("bank")
+            with pytest.raises(RemoteProtocolError, match="chooses protocol 6"):
+                await made.tasks["bank"]
+
+    asyncio.run(asyncio.wait_for(run(), 30))
+
+
+@pytest.mark.parametrize(
+    ("protocol", "release", "remedy"),
+    [
+        (8, "0.3.0", "install release 0.3.0 on the server"),
+        (5, "0.0.9", f"install release {colonnade.__version__} on bank"),
+    ],
+)
+def test_releases_too_far_apart_refuse_with_the_release_to_install(
+    certificates, tmp_path, tools, protocol, release, remedy
+):
+    body = {"protocol": protocol, "release": release, "something": "else"}  # not a HELLO of this release
+
+    async def run():
+        async with town(tools, certificates, tmp_path, lambda name, peers: Talker(name, peers, 1)) as made:
+            frame = wire.seal_envelope(Kind.HELLO, protocol, 0, msgspec.msgpack.encode(body))
+            answer, _ = await knock(made, "bank", frame)
+            assert made.nodes["server"].refused["terms"] == 1
+            return read_control(answer, Kind.REFUSAL, Refusal, "server")
+
+    refusal = asyncio.run(asyncio.wait_for(run(), 30))
+    assert refusal.final and remedy in refusal.cause
+    assert f"bank speaks protocol {protocol} (release {release})" in refusal.cause
+
+
+def test_a_party_refuses_a_protocol_that_it_did_not_offer(certificates, tmp_path, tools, monkeypatch):
+    monkeypatch.setattr(service, "control", lambda kind, content, protocol=0: control(kind, content, PROTOCOL + 1))
+
+    async def run():
+        async with town(tools, certificates, tmp_path, lambda name, peers: Talker(name, peers, 1)) as made:
+            made.dial("bank")
+            with pytest.raises(RemoteProtocolError, match=f"chooses protocol {PROTOCOL + 1}"):
+                await made.tasks["bank"]
+
+    asyncio.run(asyncio.wait_for(run(), 30))

@@ -31,6 +31,8 @@ class Conversation:
         self._event, self._burst = -1, 0
         self.repeats_dropped = 0
         self.lost = 0  # own messages that were given up
+        self._restarts = 0
+        self._free: tuple[int, int] | None = None  # up to where it may send and acknowledge; None: no limit
 
     @property
     def acknowledged(self) -> int:
@@ -45,6 +47,32 @@ class Conversation:
         if self._bursts:
             self._burst = len(frame) + (self._burst if event == self._event else 0)
             self._event, self.largest_burst = event, max(self.largest_burst, self._burst)
+
+    # What follows from an event may leave when the event is on the disk (see `commits`).
+
+    @property
+    def may_send(self) -> int:
+        """Own messages up to this sequence may leave this process."""
+        return self.sent if self._free is None else self._free[0]
+
+    @property
+    def may_acknowledge(self) -> int:
+        """The peer may be told that its messages up to this sequence are in the journal."""
+        return self.received if self._free is None else self._free[1]
+
+    def hold(self) -> None:
+        """From now on, let nothing leave that `release` does not name. Everything so far is free."""
+        self._free = self.sent, self.received
+
+    def mark(self) -> tuple[int, int, int]:
+        """How far the conversation is now, for `release`."""
+        return self._restarts, self.sent, self.received
+
+    def release(self, mark: tuple[int, int, int]) -> None:
+        """Let everything leave up to this mark, unless the conversation has restarted since."""
+        restarts, sent, received = mark
+        if restarts == self._restarts:
+            self._free = sent, received
 
     @property
     def overflows(self) -> bool:
@@ -63,6 +91,9 @@ class Conversation:
         self.waiting_bytes = 0
         self.number = GIVEN_UP
         self.sent = self.received = 0
+        self._restarts += 1
+        if self._free is not None:
+            self._free = 0, 0
 
     def heard(self, acknowledged: int) -> None:
         """Drop our messages up to here, which are in the peer's journal; raises RemoteProtocolError if not sent yet."""
@@ -82,7 +113,7 @@ class Conversation:
 
     def position(self) -> Position:
         """For the handshake."""
-        return Position(self.number, self.sent, self.acknowledged, self.received)
+        return Position(self.number, self.sent, self.acknowledged, self.may_acknowledge)
 
     def goes_on_with(self, other: Position) -> bool:
         """Whether both sides remember the same conversation, without a gap in either direction.

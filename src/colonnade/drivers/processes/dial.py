@@ -30,6 +30,7 @@ from colonnade.drivers.processes.service import (
 from colonnade.drivers.processes.spans import span
 from colonnade.drivers.processes.switchboard import Switchboard
 from colonnade.drivers.processes.wire import (
+    PROTOCOL,
     Bye,
     End,
     Hello,
@@ -39,6 +40,7 @@ from colonnade.drivers.processes.wire import (
     Welcome,
     control,
     open_envelope,
+    protocol_of_welcome,
     read_control,
 )
 from colonnade.protocol.errors import ColonnadeError, ConfigError, RemoteProtocolError
@@ -134,7 +136,7 @@ class Dialler:
             try:
                 with span("connect"):
                     position = self._server.conversation.position()
-                    await call.write(control(Kind.HELLO, self._hello(self._instance, position)))
+                    await call.write(control(Kind.HELLO, self._hello(self._instance, position), PROTOCOL))
                     welcome = await self._welcome(call)
                 return await self._converse(call, welcome)
             except TimeoutError:
@@ -168,6 +170,7 @@ class Dialler:
             refusal = read_control(envelope, Kind.REFUSAL, Refusal, SERVER_NAME)
             _raise_if_final(refusal)
             raise NotYet(refusal.cause)
+        self._server.protocol = protocol_of_welcome(envelope, SERVER_NAME)
         return read_control(envelope, Kind.WELCOME, Welcome, SERVER_NAME)
 
     async def _converse(self, call: Any, welcome: Welcome) -> str:
@@ -231,6 +234,7 @@ class Dialler:
                 return f"the server refused a message: {refusal.cause}"
             elif kind == Kind.END:
                 self.end = read_control(open_envelope(data, SERVER_NAME), Kind.END, End, SERVER_NAME)
+                await self._node.settled()
                 stream.finish(control(Kind.BYE, self._farewell(self.end)))  # in its turn: never two writes at once
                 await _until_it_hangs_up(call)
                 return "training is over"

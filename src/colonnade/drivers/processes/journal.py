@@ -1,12 +1,15 @@
 """The journal of a node: every event for its role, appended before the role handles it.
 
-    file      magic "CLJ5" · number (8 bytes) · boot id (16) · salt (8) · start (1) · end of the journal before (16) ·
-              xxh3 of these (8) · records
+    file      magic "CLJ6" · number (8 bytes) · boot id (16) · salt (8) · start (1) · power (1; not in "CLJ5") ·
+              end of the journal before (16) · xxh3 of these (8) · records
     record    mark (4) · length (4) · checksum over header and record (8) · kind (1) · now (8) · content
+    group     a record whose content is records, each after its length (4)
 
 A node that restarts loads its checkpoint and replays the journal. Appends survive `kill -9`. Only a machine that goes
-down can lose some of them, and then the boot id differs. A torn last record was never handled and is left out.
-If a whole record follows an unreadable one, then the file is damaged; the mark finds that record.
+down can lose some of them, and then the boot id differs. With `power`, records are held until `write_group` writes and
+syncs them, and no process knows of an event before (see `commits`); then the end is trusted after any boot.
+A torn last record was never handled, or is not known to any other process, and is left out. If a whole record follows
+an unreadable one, then the file is damaged; the mark finds that record.
 
 Three files take turns and are overwritten, which costs half as much as growing a new file. The salt separates old
 records from new ones. If the newest checkpoint is damaged, the node loads the one before it and replays two journals.
@@ -14,7 +17,9 @@ The header of the second tells whether the first is complete, and what the node 
 Secrets are not written: `Started` and `Resumed` are stored without their entropy.
 """
 
+import itertools
 import os
+from collections.abc import Iterator
 from functools import lru_cache
 from pathlib import Path
 from struct import Struct
@@ -28,6 +33,7 @@ from colonnade.drivers.files import DISK, Disk
 from colonnade.protocol.codec import Codec
 from colonnade.protocol.errors import CheckpointError, CodecError
 from colonnade.protocol.events import Event, PeerJoined, PeerLost, Received, Started, TimerFired, WorkDone
+from colonnade.protocol.formats import JOURNAL
 
 __all__ = [
     "CONTINUED",
@@ -38,21 +44,26 @@ __all__ = [
     "Contents",
     "End",
     "Journal",
+    "Parts",
     "Record",
     "read_journal",
 ]
 
-_MAGIC = b"CLJ5"
-_HEADER, _SEAL = Struct("<4sQ16s8sBQQ"), Struct("<Q")
+_MAGIC = b"CLJ%d" % JOURNAL.newest
+_HEADERS = {b"CLJ5": Struct("<4sQ16s8sBQQ"), b"CLJ6": Struct("<4sQ16s8sB?QQ")}
+_HEADER, _SEAL = _HEADERS[_MAGIC], Struct("<Q")
+_LENGTH = Struct("<I")
 _MARKED = Struct("<4sIQ")
 FILES = 3  # that take turns
 CONTINUED, RESUMED, RESTARTED = range(3)  # start: after a checkpoint; after a kill; and with new conversations
 _HEAD = Struct("<Bq")
 _NUMBERS = Struct("<qqq")
 _BOTH = Struct("<Bqqqq")
-STARTED, RECEIVED, DONE, TIMER, JOINED, LOST, CLOSED, EVALUATED = range(8)  # EVALUATED: received for evaluation
+STARTED, RECEIVED, DONE, TIMER, JOINED, LOST, CLOSED, EVALUATED, GROUP = range(9)  # EVALUATED: for evaluation
 MAX_RECORD_BYTES = 2**31
 MAX_PARTS = 512  # the system writes 1,024 at once
+
+Parts = list[bytes | memoryview]  # of one record
 
 
 class Record(msgspec.Struct, frozen=True, gc=False):
@@ -99,9 +110,12 @@ class Journal:
         start: int = CONTINUED,
         before: End = NOTHING,
         disk: Disk = DISK,
+        power: bool = False,
     ) -> None:
-        self.path, self._codec, self._disk = path, codec, disk
-        header = _HEADER.pack(_MAGIC, number, disk.boot_id(), os.urandom(8), start, *before)
+        self.path, self._codec, self._disk, self._power = path, codec, disk, power
+        self._held: list[Parts] = []
+        self.held_bytes = 0  # of records that `write_group` has not got yet
+        header = _HEADER.pack(_MAGIC, number, disk.boot_id(), os.urandom(8), start, power, *before)
         self._seed = xxh3_64_intdigest(header)
         self._mark = _mark(self._seed)
         header += _SEAL.pack(self._seed)
@@ -109,6 +123,8 @@ class Journal:
         self.size = 0
         try:
             self._put([header])
+            if power:  # a checkpoint will say that this journal follows it
+                self.sync()
         except CheckpointError:
             self.close()
             raise
@@ -119,9 +135,9 @@ class Journal:
         return End(self._seed, self.size)
 
     def append(self, record: Record, frame: bytes | memoryview = b"") -> None:
-        """Write one event. `frame` is the message's bytes as they arrived. Raises CheckpointError."""
+        """Write one event, or hold it for a group. `frame` is the message's bytes. Raises CheckpointError."""
         now, event = record.now, record.event
-        parts: list[bytes | memoryview]
+        parts: Parts
         match event:
             case Received(sender=sender):
                 kind = EVALUATED if record.evaluation else RECEIVED
@@ -138,14 +154,32 @@ class Journal:
                 parts = [_HEAD.pack(LOST, now), _NUMBERS.pack(0, 0, 0), _name(peer)]
             case _:
                 parts = [_HEAD.pack(STARTED, now)]
-        self._write(parts)
+        if self._power:
+            self._held.append(parts)
+            self.held_bytes += sum(map(len, parts))
+        else:
+            self._write(parts)
+
+    def take_group(self) -> list[Parts]:
+        """The records that are held, for `write_group`."""
+        group, self._held, self.held_bytes = self._held, [], 0
+        return group
+
+    def write_group(self, group: list[Parts]) -> None:
+        """Write these records as one and sync; raises CheckpointError. May run in another thread, one at a time."""
+        if len(group) == 1:
+            self._write(group[0])
+        else:
+            sized = [[_LENGTH.pack(sum(map(len, parts))), *parts] for parts in group]
+            self._write([_HEAD.pack(GROUP, 0), *itertools.chain(*sized)])
+        self.sync()
 
     def mark_closed(self) -> None:
         """Mark a clean stop and sync: nothing is missing, even if the machine goes down afterwards."""
         self._write([_HEAD.pack(CLOSED, 0)])
         self.sync()
 
-    def _write(self, parts: list[bytes | memoryview]) -> None:
+    def _write(self, parts: Parts) -> None:
         if len(parts) > MAX_PARTS:
             parts = [b"".join(parts)]
         checksum, length = xxh3_64(seed=self._seed), 0
@@ -154,7 +188,7 @@ class Journal:
             length += len(part)
         self._put([_MARKED.pack(self._mark, length, checksum.intdigest()), *parts])
 
-    def _put(self, parts: list[bytes | memoryview]) -> None:
+    def _put(self, parts: Parts) -> None:
         wanted = sum(map(len, parts))
         try:
             written = self._disk.write(self._file, parts, self.size)
@@ -165,8 +199,11 @@ class Journal:
         self.size += written
 
     def sync(self) -> None:
-        """Make everything so far survive a power cut."""
-        self._disk.sync(self._file)
+        """Make everything that was written survive a power cut; raises CheckpointError."""
+        try:
+            self._disk.sync_data(self._file)
+        except OSError as error:
+            raise CheckpointError(f"{self.path}: cannot be synced: {error.strerror}") from None
 
     def close(self) -> None:
         self._disk.close(self._file)
@@ -185,32 +222,50 @@ def _mark(seed: int) -> bytes:
 def read_journal(path: Path, codec: Codec, number: int = 0, disk: Disk = DISK) -> Contents:
     """All complete records of the journal with this number. Raises CheckpointError if it is of another release."""
     data = path.read_bytes()
-    if len(data) < _HEADER.size + _SEAL.size:  # killed while the file was made
+    header = _header_of(data, path)
+    if len(data) < header.size + _SEAL.size:  # killed while the file was made
         return Contents(False, [])
-    magic, found, boot, _, start, *before = _HEADER.unpack_from(data)
-    seed = xxh3_64_intdigest(data[: _HEADER.size])
-    if _SEAL.unpack_from(data, _HEADER.size) != (seed,):
-        if magic != _MAGIC and magic[:3] == _MAGIC[:3]:
-            raise CheckpointError(
-                f"{path}: a journal of another release, or damaged; start a new run in another folder"
-            )
+    _, found, boot, _, start, *power, before, size = header.unpack_from(data)
+    seed = xxh3_64_intdigest(data[: header.size])
+    if _SEAL.unpack_from(data, header.size) != (seed,):
         return Contents(False, [], damage=f"{path}: damaged: its header fails its checksum")
     if found != number:
         return Contents(False, [])
-    view, place, records = memoryview(data), _HEADER.size + _SEAL.size, []
+    view, place, records = memoryview(data), header.size + _SEAL.size, list[Record | None]()
     while (content := _whole(view, place, seed)) is not None:
         place += _MARKED.size + len(content)
         try:
-            records.append(_read(content, codec))
+            records += [_read(one, codec) for one in _each(content)]
         except (CodecError, StructError, ValueError) as error:
             raise CheckpointError(f"{path}: byte {place - len(content)}: {error}") from None
     damage = ""
     if _whole_after(data, place, seed):
         damage = f"{path}: damaged: the record at byte {place} fails its checksum, and others follow it"
     closed = bool(records) and records[-1] is None
-    trusted = not damage and (closed or boot == disk.boot_id())
+    trusted = not damage and (closed or any(power) or boot == disk.boot_id())
     events = [record for record in records if record is not None]
-    return Contents(trusted, events, End(seed, place), start, End(*before), damage)
+    return Contents(trusted, events, End(seed, place), start, End(before, size), damage)
+
+
+def _header_of(data: bytes, path: Path) -> Struct:
+    """The header of this version; raises CheckpointError if it is of a release that this one cannot read."""
+    magic = data[:4]
+    if magic not in _HEADERS and magic[:3] == _MAGIC[:3] and magic[3:].isdigit():
+        JOURNAL.check(int(magic[3:]), path)
+    return _HEADERS.get(magic, _HEADER)
+
+
+def _each(content: memoryview) -> Iterator[memoryview]:
+    """The records of a group, or the one record."""
+    if content[0] != GROUP:
+        yield content
+        return
+    place = _HEAD.size
+    while place < len(content):
+        (length,) = _LENGTH.unpack_from(content, place)
+        place += _LENGTH.size
+        yield content[place : place + length]
+        place += length
 
 
 def _whole(data: memoryview, place: int, seed: int) -> memoryview | None:

@@ -23,6 +23,7 @@ class Limits:
     max_calls: int = 8  # at the same time, of one member, and of all callers that are not members together
     max_joins: int = 120  # of one party in a minute
     max_connections: int = 1024  # at the same time; fewer if the process may not open so many descriptors
+    durability: str = "process"  # or "power": see `drivers.processes.commits`
     max_per_address: int = 256  # connections of one address on which no member has called yet
 
     @property

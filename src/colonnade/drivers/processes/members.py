@@ -20,7 +20,8 @@ import tomli_w
 from colonnade.drivers.processes.certificate_files import read
 from colonnade.drivers.processes.identity import FINGERPRINT, NAME, SERVER
 from colonnade.drivers.processes.signing import short_code
-from colonnade.protocol.errors import ConfigError
+from colonnade.protocol.errors import CheckpointError, ConfigError
+from colonnade.protocol.formats import MEMBERS
 
 __all__ = ["Change", "Members", "list_code", "members_in", "members_toml", "read_members"]
 
@@ -143,6 +144,11 @@ def read_members(path: Path) -> Members:
 
 def members_in(tables: Mapping[str, Any], path: Path) -> Members:
     """The list in the tables of a file; raises ConfigError."""
+    try:
+        MEMBERS.check(tables.get("format", 1), path)
+    except CheckpointError as error:
+        raise ConfigError(KEY, str(path), str(error).removeprefix(f"{path}: ")) from None
+    tables = {key: value for key, value in tables.items() if key != "format"}
     listed, revoked = tables.get("members"), tables.get("revoked", {})
     if not {"members"} <= set(tables) <= {"members", "revoked"} or not (
         isinstance(listed, dict) and isinstance(revoked, dict)

@@ -6,15 +6,17 @@ checkpoint and replays its journal.
 """
 
 import asyncio
+import contextlib
 import os
 import time
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, ClassVar
 
 from colonnade.drivers.checkpoints import Checkpoints
 from colonnade.drivers.files import DISK, Disk, lock_file
+from colonnade.drivers.processes.commits import Commits
 from colonnade.drivers.processes.connections import descriptors_left
 from colonnade.drivers.processes.conversation import NEVER_MET, Conversation
 from colonnade.drivers.processes.jobs import Jobs
@@ -68,14 +70,15 @@ from colonnade.protocol.events import (
     WorkDone,
 )
 from colonnade.protocol.finite import all_finite
+from colonnade.protocol.formats import NODE, stamp
 from colonnade.protocol.messages import Message, Payload
 from colonnade.protocol.role import Releasing, Role, Storing
 from colonnade.protocol.trace import Trace
 
 __all__ = ["Keeper", "Node"]
 
-FORMAT = 6
 SLOW_HANDLER_S = 0.005
+NEW_FOLDERS = 3  # above a node's folder, which a first start may have made
 LATER_S = 1.0  # until the next try, if a checkpoint could not open its files
 _PLAIN = ("now", "finished")
 
@@ -149,6 +152,7 @@ class Node:
         self.stopped = False  # by a signal, or by the program that runs this process
         self.error: Exception | None = None
         self._disk = disk
+        self._commits = Commits(self.fail) if limits.durability == "power" else None
         self._checkpoints = Checkpoints(folder, 0o600, disk)
         self._touched = False  # the role, by a checkpoint
         self.damaged_files = 0  # found when this node started; an earlier checkpoint or less of a journal was used
@@ -172,7 +176,7 @@ class Node:
         self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         self._lock = lock_file(self.folder / "lock")
         if self._storing is not None:
-            self._storing.open(FileStorage(self.folder, empty=not self._checkpoints.exist(), disk=self._disk))
+            self._storing.open(self._storage(empty=not self._checkpoints.exist()))
         known = self._recover()
         if self.error is not None:
             return  # it had failed earlier; its files stay unchanged and report the failure at every start
@@ -184,8 +188,10 @@ class Node:
             self._handle(Record(self.now, Resumed(os.urandom(32))))
             self._start = RESUMED if self._trusted else RESTARTED
             self.checkpoint()
+            self._hold(self._loop)
         else:
             self._journal = self._new_journal(NOTHING)
+            self._hold(self._loop)
             self._give(Record(0, Started(os.urandom(32))))
         if self.finished:
             self.ended.set()
@@ -193,6 +199,27 @@ class Node:
             self.jobs.begin(self._loop)
             for name, due in list(self.timers.items()):
                 self._set_alarm(name, due)
+
+    def _hold(self, loop: asyncio.AbstractEventLoop) -> None:
+        """With durability "power", let nothing leave from here on before its event is on the disk."""
+        if self._commits is not None:
+            self._disk.sync_folder(self.folder)  # the name of the first journal
+            for folder in list(self.folder.parents)[:NEW_FOLDERS]:
+                with contextlib.suppress(PermissionError):  # then this process did not make it
+                    self._disk.sync_folder(folder)
+            self._commits.begin(loop, list(self.peers.values()))
+
+    def when_durable(self, call: Callable[[], None]) -> None:
+        """Call when what follows from the events so far may leave; at once unless durability is "power"."""
+        if self._commits is not None:
+            self._commits.when_durable(call)
+        else:
+            call()
+
+    async def settled(self) -> None:
+        """Wait until what follows from the events so far may leave, or the node has failed."""
+        if self._commits is not None:
+            await self._commits.settled()
 
     def read(self) -> bool:
         """Restore checkpoint and journal without running or writing anything; returns whether there were any."""
@@ -263,8 +290,11 @@ class Node:
         if not path.exists() or not read_journal(path, self._codec, 0, self._disk).records:
             return False
         if self._storing is not None and self._lock is not None:
-            self._storing.open(FileStorage(self.folder, disk=self._disk))
+            self._storing.open(self._storage(empty=True))
         return True
+
+    def _storage(self, *, empty: bool) -> FileStorage:
+        return FileStorage(self.folder, empty=empty, disk=self._disk, power=self._commits is not None)
 
     def _say_damaged(self, damage: str, instead: str) -> None:
         self.damaged_files += 1
@@ -303,6 +333,8 @@ class Node:
     def checkpoint(self) -> None:
         """Write a checkpoint and begin a journal. A kill in between leaves files that belong together."""
         old = self._journal
+        if old is not None and self._commits is not None:
+            self._commits.now()  # the next journal names the end of this one
         self._journals += 1
         self._journal = self._new_journal(self._read_up_to if old is None else old.end)
         self._start = CONTINUED
@@ -319,14 +351,18 @@ class Node:
 
     def _new_journal(self, before: End) -> Journal:
         path = self._journal_path(self._journals)
-        return Journal(path, self._codec, self._journals, self._start, before, self._disk)
+        power = self._commits is not None
+        made = Journal(path, self._codec, self._journals, self._start, before, self._disk, power)
+        if self._commits is not None:
+            self._commits.journal = made
+        return made
 
     def _journal_path(self, number: int) -> Path:
         return self.folder / f"journal-{number % FILES}.log"
 
     def _save(self) -> dict[str, Any]:
         return {name: getattr(self, name) for name in _PLAIN} | {
-            "format": FORMAT,
+            **stamp(NODE),
             "role": self.role.save(),
             "journals": self._journals,
             "timers": self.timers,
@@ -340,8 +376,7 @@ class Node:
         }
 
     def _load(self, path: Path, saved: Any) -> None:
-        if not isinstance(saved, dict) or saved.get("format") != FORMAT:
-            raise CheckpointError(f"{path}: not a checkpoint of this release")
+        saved = NODE.read(saved, path)
         if set(saved["peers"]) != set(self.peers):
             raise CheckpointError(
                 f"{path}: belongs to a federation with {', '.join(saved['peers'])}; use another folder"
@@ -368,6 +403,8 @@ class Node:
         try:
             if self._journal is not None and self.error is None:
                 self.checkpoint()
+            if self._commits is not None:
+                self._commits.close()
             if self._journal is not None:
                 self._journal.mark_closed()
         except (CheckpointError, OSError):
@@ -390,6 +427,8 @@ class Node:
         """End with this error. Only the first error is kept."""
         if self.error is None:
             self.error = error
+        if self._commits is not None:
+            self._commits.give_up()
         self.ended.set()
 
     # Events
@@ -469,7 +508,11 @@ class Node:
             return
         try:
             self._journal.append(record, body)
-            self._handle(record)
+            try:
+                self._handle(record)
+            finally:
+                if self._commits is not None:
+                    self._commits.noted()
             if self._checkpoint_due():
                 self.checkpoint()
         except RemoteProtocolError as error:
@@ -552,6 +595,8 @@ class Node:
             case Received(sender=sender, message=message):
                 peer, kind, size = self.peers[sender], type(message).__name__, record.size
                 peer.conversation.received = record.sequence
+                if self._commits is not None:
+                    self._commits.touch(peer)
                 if peer.far:
                     peer.count_in(size)  # the sender counts what passes the relay
                 elif record.evaluation:
@@ -567,6 +612,8 @@ class Node:
             case PeerJoined(peer=name, reset=reset):
                 self.peers[name].conversation.begin(record.conversation, reset)
                 self.peers[name].present = True
+                if self._commits is not None:
+                    self._commits.touch(self.peers[name])
             case PeerLost(peer=name):
                 self.peers[name].present = False
         return type(record.event).__name__.encode()
@@ -614,7 +661,9 @@ class Node:
             peer.count_out(frame.size)
         sealed = seal_message(conversation.sent + 1, conversation.received, frame, evaluation)
         conversation.put(sealed, self.trace.events)
-        if peer.stream is not None:
+        if self._commits is not None:
+            self._commits.touch(peer)  # the commit wakes the stream
+        elif peer.stream is not None:
             peer.stream.wake()
         if conversation.overflows and self._loop is not None:  # during a replay no peer acknowledges
             self._give_up(peer)

@@ -8,7 +8,14 @@ from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 from colonnade.drivers.processes.conversation import Conversation
 from colonnade.drivers.processes.standing import Standing
-from colonnade.drivers.processes.wire import Kind, acknowledge, open_envelope, seal_envelope
+from colonnade.drivers.processes.wire import (
+    OLDEST_PROTOCOL,
+    Kind,
+    acknowledge,
+    open_envelope,
+    seal_envelope,
+    speaks,
+)
 from colonnade.protocol.errors import RemoteProtocolError
 
 if TYPE_CHECKING:
@@ -37,6 +44,9 @@ class Carrier(Protocol):
     def finish(self, last_word: bytes) -> None:
         """Write this frame after everything that is queued."""
 
+    def released(self) -> None:
+        """Tell that messages or acknowledgements that were held back may leave now."""
+
 
 class Aside(Protocol):
     """Frames that share a stream with its conversation and take turns with it."""
@@ -55,10 +65,15 @@ class Peer:
         self.present = False  # as far as the role knows
         self.stream: Carrier | None = None
         self.met = False  # since this process started
+        self.protocol = OLDEST_PROTOCOL  # agreed when the stream began; a sealed line has the oldest
         self.last_heard = time.monotonic()
         self.standing = Standing()
         self.messages_in = self.messages_out = self.bytes_in = self.bytes_out = self.bytes_evaluation = 0
         self._recent: deque[float] = deque(maxlen=10_000)  # arrival times of messages, for the rate
+
+    def speaks(self, kind: Kind) -> bool:
+        """Whether the peer knows frames of this kind: ask before you write a kind that not every release has."""
+        return speaks(self.protocol, kind)
 
     def silent_s(self) -> float:
         """Seconds since the node last heard the peer."""
@@ -127,7 +142,7 @@ class Stream:
     ) -> None:
         self._node, self._peer, self._write, self._aside = node, peer, write, aside
         self._next = heard + 1  # the next sequence to write, after those the peer has
-        self._acknowledged = peer.conversation.received  # what the peer was told last
+        self._acknowledged = peer.conversation.may_acknowledge  # what the peer was told last
         self._ack_due = self._ack_planned = False
         self._wake = asyncio.Event()
         self._wake.set()
@@ -183,8 +198,8 @@ class Stream:
                     raise
                 finally:
                     self._taking = False
-                self._wanted = self._next <= conversation.sent  # the window may have opened, too
-            elif self._next <= conversation.sent:
+                self._wanted = self._next <= conversation.may_send  # the window may have opened, too
+            elif self._next <= conversation.may_send:
                 self.wake()
         return envelope.kind
 
@@ -198,9 +213,16 @@ class Stream:
 
     def _ack_now(self) -> None:
         self._ack_planned = False
-        if self._peer.conversation.received != self._acknowledged:
+        if self._peer.conversation.may_acknowledge != self._acknowledged:
             self._ack_due = True
             self.wake()
+
+    def released(self) -> None:
+        """Write what may leave now; an acknowledgement waits a moment for an answer."""
+        if self._next <= self._peer.conversation.may_send or self._last_word is not None:
+            self.wake()
+        else:
+            self._plan_ack()
 
     async def write_queue(self) -> None:
         """Write what is queued whenever there is something, until cancelled."""
@@ -225,7 +247,7 @@ class Stream:
         if self.dropped.done():
             return  # the conversation may have restarted with new numbers
         outbox = self._peer.conversation.outbox
-        alone = len(outbox) == 1 and outbox[0][0] == self._next
+        alone = len(outbox) == 1 and outbox[0][0] == self._next <= self._peer.conversation.may_send
         if self._writing or not alone or len(outbox[0][1]) > SHORT_BYTES:
             self._plan_ack()
             if self._wanted:
@@ -243,7 +265,7 @@ class Stream:
     async def _write_all(self) -> None:
         """Write up to `max_in_flight` messages beyond the last acknowledged one, then the other frames."""
         conversation, in_flight = self._peer.conversation, self._node.limits.max_in_flight
-        while self._next <= min(conversation.sent, conversation.acknowledged + in_flight):
+        while self._next <= min(conversation.may_send, conversation.acknowledged + in_flight):
             if self.dropped.done():
                 return  # the conversation may have restarted with new numbers
             await self._write(self._next_message())
@@ -252,7 +274,7 @@ class Stream:
         if self._aside is not None and await self._write_aside(self._aside):
             self._wake.set()  # one frame each in turn: neither keeps the other waiting
         if self._ack_due:
-            await self._write(self._noted(seal_envelope(Kind.ACK, 0, conversation.received)))
+            await self._write(self._noted(seal_envelope(Kind.ACK, 0, conversation.may_acknowledge)))
         if self._last_word is not None and self._next > conversation.sent:
             word, self._last_word = self._last_word, None
             await self._write(self._noted(word))
@@ -267,11 +289,11 @@ class Stream:
         conversation = self._peer.conversation
         _, frame = conversation.outbox[self._next - conversation.outbox[0][0]]
         self._next += 1
-        return self._noted(acknowledge(frame, conversation.received))
+        return self._noted(acknowledge(frame, conversation.may_acknowledge))
 
     def _noted(self, frame: bytes) -> bytes:
-        """Note that this frame acknowledges all received messages and serves as a heartbeat."""
-        self._acknowledged = self._peer.conversation.received
+        """Note that this frame acknowledges all messages in the journal and serves as a heartbeat."""
+        self._acknowledged = self._peer.conversation.may_acknowledge
         self._ack_due = False
         self._written_at = time.monotonic()
         return frame

@@ -63,6 +63,7 @@ class SealedLine:
         self.name = peer.name
         self.agreement = SessionAgreement(signet, peer.name)
         self._words: deque[tuple[Session | None, bytes]] = deque(maxlen=MAX_WORDS)  # written before all else
+        self._held = self._era = 0  # words that wait for the disk; changes when the line closes, and they are dropped
         self._greetings = 0
         self._hellos = Pace()  # limits the peer's greetings
         self._again: asyncio.TimerHandle | None = None
@@ -90,6 +91,7 @@ class SealedLine:
         self._stop_trying()
         self.agreement.forget()
         self._words.clear()
+        self._held, self._era = 0, self._era + 1
         self._pause, self._shut = FIRST_PAUSE_S, bool(self._peer.standing.given_up)
 
     def take(self, content: memoryview) -> None:
@@ -112,9 +114,9 @@ class SealedLine:
             session, word = self._words.popleft()
             return (word[:1], word[1:]) if session is None else (SEALED, session.seal(word))
         session = self.agreement.session
-        if not self.stands or session is None:
+        if not self.stands or session is None or self._held:
             return None
-        received = self._peer.conversation.received
+        received = self._peer.conversation.may_acknowledge
         if self._may_write():
             frame = acknowledge(self._next_message(), received)
         elif self._ack_due:
@@ -141,6 +143,12 @@ class SealedLine:
 
     def finish(self, last_word: bytes) -> None:
         """Do nothing: the server ends the training, not a line."""
+
+    def released(self) -> None:
+        """Write what may leave now."""
+        if self.stands:
+            self._plan_ack()
+            self.wake()
 
     # Sessions
 
@@ -250,7 +258,7 @@ class SealedLine:
         self._close()
         self._stop_trying()
         self._pause = FIRST_PAUSE_S
-        self.stands, self._next, self._told = True, heard + 1, self._peer.conversation.received
+        self.stands, self._next, self._told = True, heard + 1, self._peer.conversation.may_acknowledge
         self._peer.stream, self._peer.met = self, True
         self.wake()
 
@@ -317,7 +325,7 @@ class SealedLine:
 
     def _may_write(self) -> bool:
         conversation, room = self._peer.conversation, self._switchboard.room
-        if self._next > min(conversation.sent, conversation.acknowledged + self._node.limits.max_in_flight):
+        if self._next > min(conversation.may_send, conversation.acknowledged + self._node.limits.max_in_flight):
             return False
         size = self._size_of(self._frame(self._next))
         if self._flight and self.flying + size > room.pair:
@@ -355,15 +363,24 @@ class SealedLine:
         self._ack_now()
 
     def _ack_now(self) -> None:
-        if self.stands and self._peer.conversation.received != self._told:
+        if self.stands and self._peer.conversation.may_acknowledge != self._told:
             self._ack_due = True
             self.wake()
 
     # Handshakes
 
     def _say(self, session: Session | None, word: bytes) -> None:
-        self._words.append((session, word))
-        self.wake()
+        """Write this word when the events before it are on the disk."""
+
+        self._held, era = self._held + 1, self._era
+
+        def ready() -> None:
+            if era == self._era:
+                self._held -= 1
+                self._words.append((session, word))
+                self.wake()
+
+        self._node.when_durable(ready)
 
     def _try_later(self, what: Callable[[], None]) -> None:
         self._stop_trying()

@@ -19,6 +19,7 @@ from typing import Any
 import grpc
 import msgspec
 
+from colonnade import __version__
 from colonnade.drivers.processes.certificates import Identity, fingerprint
 from colonnade.drivers.processes.connections import Connections, connections_allowed, raise_descriptor_limit
 from colonnade.drivers.processes.conversation import NEVER_MET
@@ -42,6 +43,7 @@ from colonnade.drivers.processes.wire import (
     control,
     open_envelope,
     read_control,
+    read_hello,
 )
 from colonnade.protocol.errors import ConfigError, RemoteProtocolError
 from colonnade.protocol.foreign import harmless
@@ -218,6 +220,7 @@ class Service:
 
     async def stop(self, end: End) -> None:
         """Send END to the parties that are here or come back soon, wait for their BYEs, and close."""
+        await self._node.settled()  # no member hears of an end that a power cut could undo
         self._end = control(Kind.END, end)
         known = [peer for peer in self._node.peers.values() if not peer.standing.given_up]
         met = [peer for peer in known if peer.conversation.number != NEVER_MET]
@@ -292,9 +295,10 @@ class Service:
         try:
             with span("join"):
                 peer = self._known(name, context)
-                hello = await self._hello(name, context)
+                hello, protocol = await self._hello(name, context)
                 self._admits_join(peer)
                 await self._admit(peer, hello)
+                peer.protocol = protocol
             await self._converse(peer, hello, context)
         except Refused as refusal:
             await self._refuse(name, refusal, context)
@@ -341,19 +345,24 @@ class Service:
             raise Refused(f"{cause}; if it was renewed, the server needs the new members.toml", final=False)
         raise Refused(cause)
 
-    async def _hello(self, name: str, context: Any) -> Hello:
+    async def _hello(self, name: str, context: Any) -> tuple[Hello, int]:
+        """The HELLO and the agreed protocol; raises Refused or RemoteProtocolError."""
         async with asyncio.timeout(self._node.limits.handshake_s):
             data = await context.read()
         if data is grpc.aio.EOF:
             raise Refused("closed the connection before its hello", final=False)
-        hello = read_control(open_envelope(data, name), Kind.HELLO, Hello, name)
+        try:
+            hello, protocol = read_hello(open_envelope(data, name), name, __version__)
+        except RemoteProtocolError:
+            self._node.refused["terms"] += 1
+            raise
         differs = self._terms(name, hello)
         if differs:
             self._node.refused["terms"] += 1
             raise Refused(str(differs), final=not isinstance(differs, RetryLater))
         if not self._admit_late:
             await self._wait_for_all(name)
-        return hello
+        return hello, protocol
 
     async def _wait_for_all(self, name: str) -> None:
         """Hold a party back until all are here, if training must start with all of them."""
@@ -402,8 +411,9 @@ class Service:
         clock = node.clock()
         self.attendance.came(peer.name, clock)
         try:
+            await node.settled()
             welcome = Welcome(reset, conversation.position(), self._run, clock)
-            await context.write(control(Kind.WELCOME, welcome))
+            await context.write(control(Kind.WELCOME, welcome, peer.protocol))
             if self.relay is not None:
                 self.relay.connected(peer.name, stream)
             cause = await until_it_ends(stream, self._read(peer, stream, context))

@@ -12,6 +12,11 @@
 
 Control bodies are msgpack, checked and limited in size like everything that arrives. Their texts are harmless (see
 `protocol.foreign`), and their numbers are in range.
+
+Two releases speak the newest protocol that both know. A HELLO says the oldest protocol that the party speaks in its
+body, and the newest in the sequence of its frame. The sequence of the WELCOME is the agreed one. (Release 0.1 leaves
+both sequences 0: it speaks protocol 6 only.) A frame kind that is newer than `OLDEST_PROTOCOL` is in `_SINCE`, and is
+written only if `speaks` says that the peer knows it.
 """
 
 from enum import IntEnum
@@ -23,11 +28,13 @@ import msgspec
 from colonnade.drivers.simulator.timeline import BINS
 from colonnade.privacy.accountant import Spent
 from colonnade.protocol.codec import Frame
-from colonnade.protocol.errors import CodecError
+from colonnade.protocol.errors import CodecError, RemoteProtocolError
 from colonnade.protocol.foreign import clean_struct, text_fields
 
 __all__ = [
     "ENVELOPE_BYTES",
+    "OLDEST_OFFER",
+    "OLDEST_PROTOCOL",
     "PERMILLE",
     "PROTOCOL",
     "RELAY_BYTES",
@@ -42,16 +49,23 @@ __all__ = [
     "Refusal",
     "Welcome",
     "acknowledge",
+    "agree",
     "control",
     "open_envelope",
+    "protocol_of_welcome",
     "read_control",
+    "read_hello",
     "read_relay",
     "relay",
     "seal_envelope",
     "seal_message",
+    "speaks",
 ]
 
-PROTOCOL = 6  # version of this file; the codec has its own
+PROTOCOL = 7  # the newest that this release speaks; 6: release 0.1, 7: release 0.2
+OLDEST_PROTOCOL = 6
+OLDEST_OFFER = 7  # a party needs a server that speaks this: a HELLO of release 0.2 names the members in another way
+OLDEST_RELEASE = "0.1"  # the first release that speaks the oldest protocol
 MAX_CONTROL_BYTES = 2**20
 MAX_CLOCK_NS = 2**58  # nine years
 MAX_SEQUENCE = 2**62  # of messages, and of the numbers of conversations
@@ -78,6 +92,14 @@ class Kind(IntEnum):
 
 
 _KINDS = frozenset(Kind)
+_SINCE: dict[Kind, int] = {}  # the first protocol that has this kind, if it is newer than the oldest protocol
+
+
+def speaks(protocol: int, kind: Kind) -> bool:
+    """Whether a peer with this agreed protocol knows frames of this kind."""
+    return protocol >= _SINCE.get(kind, OLDEST_PROTOCOL)
+
+
 _MESSAGE = int(Kind.MESSAGE)
 
 
@@ -103,10 +125,17 @@ class Position(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     received: Sequence  # its journal holds the other side's messages up to here
 
 
+class Offer(msgspec.Struct, frozen=True):
+    """What is read of a HELLO first: a HELLO of another release may have other fields."""
+
+    protocol: int
+    release: str
+
+
 class Hello(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The terms that both sides must agree on, and the party's position. The name is in the certificate."""
 
-    protocol: int
+    protocol: int  # the oldest that the party speaks
     release: str
     shared: dict[str, Any]  # the shared part of the config
     rows: int
@@ -174,7 +203,7 @@ class Presence(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     silent_s: dict[str, Seconds]  # of parties that left: since they were heard
 
 
-_Control = TypeVar("_Control", Hello, Welcome, Refusal, End, Bye, Presence, Position)
+_Control = TypeVar("_Control", Offer, Hello, Welcome, Refusal, End, Bye, Presence, Position)
 
 
 def seal_envelope(kind: Kind, sequence: int, acknowledged: int, body: bytes = b"") -> bytes:
@@ -204,9 +233,48 @@ def open_envelope(data: bytes, peer: str) -> Envelope:
     return Envelope(kind, sequence, acknowledged, memoryview(data)[ENVELOPE_BYTES:], evaluation)
 
 
-def control(kind: Kind, content: msgspec.Struct) -> bytes:
-    """A frame with a control body."""
-    return seal_envelope(kind, 0, 0, msgspec.msgpack.encode(content))
+def control(kind: Kind, content: msgspec.Struct, protocol: int = 0) -> bytes:
+    """A frame with a control body; `protocol` is for a HELLO and a WELCOME."""
+    return seal_envelope(kind, protocol, 0, msgspec.msgpack.encode(content))
+
+
+def agree(oldest: int, newest: int) -> int | None:
+    """The newest protocol that this release and a peer both speak; None if there is none."""
+    both = min(newest, PROTOCOL)
+    return both if both >= max(oldest, OLDEST_PROTOCOL) else None
+
+
+def read_hello(envelope: Envelope, peer: str, release: str) -> tuple[Hello, int]:
+    """A HELLO and the agreed protocol. `release` is this release.
+
+    Raises RemoteProtocolError with the release to install if there is no such protocol, and CodecError.
+    """
+    offer = read_control(envelope, Kind.HELLO, Offer, peer)
+    newest = max(offer.protocol, envelope.sequence)
+    protocol = agree(offer.protocol, newest)
+    if protocol is None:
+        theirs = _range(offer.protocol, newest)
+        remedy = f"install release {offer.release} on the server"
+        if newest < OLDEST_PROTOCOL:
+            remedy = f"install release {release} on {peer} (release {OLDEST_RELEASE} or newer also fits)"
+        raise RemoteProtocolError(
+            peer,
+            f"{peer} speaks {theirs} (release {offer.release}), and the server speaks "
+            f"{_range(OLDEST_PROTOCOL, PROTOCOL)} (release {release}): {remedy}",
+        )
+    return read_control(envelope, Kind.HELLO, Hello, peer), protocol
+
+
+def _range(oldest: int, newest: int) -> str:
+    return f"protocol {oldest}" if oldest == newest else f"protocols {oldest} to {newest}"
+
+
+def protocol_of_welcome(envelope: Envelope, peer: str) -> int:
+    """The protocol that the server chose; raises RemoteProtocolError if this side did not offer it."""
+    protocol = envelope.sequence or OLDEST_PROTOCOL
+    if not OLDEST_OFFER <= protocol <= PROTOCOL:
+        raise RemoteProtocolError(peer, f"chooses protocol {protocol}, which this party did not offer")
+    return protocol
 
 
 def read_control(envelope: Envelope, kind: Kind, content: type[_Control], peer: str) -> _Control:
