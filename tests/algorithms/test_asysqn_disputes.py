@@ -267,3 +267,16 @@ def test_a_unit_of_work_that_no_party_can_have_is_refused():
     role = four().roles["party-2"]
     with pytest.raises(RemoteProtocolError, match="invalid unit of 1e-300 nonzeros"):
         role.handle(Received("server", BeginTraining(1e-300, [0, 1, 2, 3])), 0)
+
+
+@pytest.mark.parametrize("initiates", [True, False])
+def test_a_round_of_a_state_of_release_0_1_goes_on(initiates):
+    """That release saved whether a party initiates the round, and the margins of one sender at most."""
+    parties = four(SynOptions(l2=0.1))
+    party = parties.roles["party-2"]
+    saved = party.save()
+    old = {key: value for key, value in saved["state"].items() if key != "initiator"}
+    early = {"position": 3, "theta": np.ones(1), "clock": 0, "members": ()}
+    party.load(saved | {"state": old | {"initiates": initiates, "early": early, "round": 3}})
+    assert (party.state.initiator == party.index) == initiates
+    assert party.state.early[party.state.initiator].position == 3, "of the party that initiates, whichever that is"

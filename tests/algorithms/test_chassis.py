@@ -244,6 +244,16 @@ def test_a_checkpoint_holds_state_and_components():
         Adder().load(saved | {"state": {"jobs": 1, "more": 2}})
 
 
+def test_a_checkpoint_without_a_component_leaves_it_fresh_and_an_unknown_one_is_refused():
+    saved = Adder().save()
+    older = {name: part for name, part in saved.items() if name == "state"}
+    role = Adder()
+    role.load(older)
+    assert role.save() == saved
+    with pytest.raises(CheckpointError, match="newer release: it has later"):
+        Adder().load(saved | {"later": {}})
+
+
 def test_components_in_a_tuple_are_saved_one_by_one():
     role, other = Adder(several=(Counter(), 7, Counter())), Adder(several=(Counter(), 7, Counter()))
     for place in (0, 2):

@@ -78,6 +78,7 @@ class Batch(NamedTuple):
 
 
 NO_BATCH = Batch()
+UNKNOWN = -2  # an initiator that a state of release 0.1 does not name
 
 
 @dataclass(slots=True, kw_only=True)
@@ -386,7 +387,7 @@ class Party(Contributor[State]):
         state = self.state
         if not totals.barrier:
             # The coordinator's announcement, which names the sender, may still be on the way.
-            state.early[sender] = Batch(totals.round, totals.values)
+            state.early[UNKNOWN if state.initiator == UNKNOWN else sender] = Batch(totals.round, totals.values)
             self._take_early()
         elif totals.barrier == state.holding and not state.lane:
             self._full_pass(totals.values)
@@ -452,6 +453,14 @@ class Party(Contributor[State]):
         super().validate()
         if not self.options.synchronous and self._under_way() > 1 + self.options.ahead:
             raise LocalProtocolError(f"{self.name}: {self._under_way()} batches under way")
+
+    def load(self, state: dict[str, Any]) -> None:
+        """Restore what `save` returned. Release 0.1 did not save which party initiates a round."""
+        own = dict(state["state"])
+        if "initiates" in own:
+            own["initiator"] = self.index if own.pop("initiates") else UNKNOWN
+            own["early"] = {own["initiator"]: own["early"]}
+        super().load(state | {"state": own})
 
     def trained(self) -> dict[str, dict[str, Array]]:
         """The weights of the columns, and the intercept if this party holds it. See `protocol.role.Trained`."""

@@ -12,7 +12,7 @@ from types import MappingProxyType
 from typing import Any, ClassVar, Generic, Protocol, TypeGuard, TypeVar
 
 from colonnade.algorithms.chassis.rules import ANYONE, Rules, Sender, find
-from colonnade.protocol.errors import LocalProtocolError, RemoteProtocolError
+from colonnade.protocol.errors import CheckpointError, LocalProtocolError, RemoteProtocolError
 from colonnade.protocol.events import (
     CancelTimer,
     CancelWork,
@@ -228,11 +228,15 @@ class Chassis(Generic[S]):
         return {"state": self._form.plain(self.state)} | parts
 
     def load(self, state: dict[str, Any]) -> None:
-        """Restore what `save` returned, and seal the role."""
+        """Restore what `save` returned, and seal the role. A component that an earlier release lacked starts fresh."""
         self._seal()
         object.__setattr__(self, "state", self._form.typed(state["state"]))
-        for name, part in self._components().items():
-            part.load(state[name])
+        parts = self._components()
+        if unknown := sorted(state.keys() - parts.keys() - {"state"}):
+            raise CheckpointError(f"the checkpoint of {self.name} is of a newer release: it has {', '.join(unknown)}")
+        for name, part in parts.items():
+            if name in state:
+                part.load(state[name])
         self.loaded()
 
     def _components(self) -> dict[str, Saves]:
