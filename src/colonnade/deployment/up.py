@@ -50,7 +50,7 @@ __all__ = [
 
 RESTARTS = 5  # of one process within a minute; after that it has failed
 FAREWELL_S = 15.0
-COPIED = ("metrics.jsonl", "summary.json", "timeline.json", "staleness.json")
+COPIED = ("metrics.jsonl", "summary.json", "timeline.json", "staleness.json", "live.json")
 
 SET_HERE = ("address", "parties", "certificate", "key", "authority", "members")  # of [network]
 

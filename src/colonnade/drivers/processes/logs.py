@@ -3,6 +3,7 @@
 import logging
 import sys
 import time
+from collections.abc import Callable
 from typing import Any, TextIO
 
 from colonnade.protocol.foreign import harmless
@@ -20,6 +21,7 @@ class Log:
     def __init__(self, role: str, *, as_json: bool = False, level: str = "info", stream: TextIO | None = None) -> None:
         self.role, self._json, self._level = role, as_json, _LEVELS[level]
         self.stream = stream or sys.stderr
+        self.tap: Callable[[str, str, dict[str, Any]], None] | None = None  # gets each line: level, event and fields
 
     def debug(self, what: str, **fields: Any) -> None:
         """Log a detail for debugging."""
@@ -38,10 +40,12 @@ class Log:
         self._write(logging.ERROR, what, fields)
 
     def _write(self, level: int, what: str, fields: dict[str, Any]) -> None:
+        name = logging.getLevelName(level).lower()
+        if self.tap is not None:
+            self.tap(name, what, fields)
         if level < self._level:
             return
         now = time.time()
-        name = logging.getLevelName(level).lower()
         if self._json:
             stamp = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(now)) + f".{int(now * 1000) % 1000:03d}Z"
             line = to_json(

@@ -9,7 +9,7 @@ import asyncio
 import os
 import time
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -33,7 +33,7 @@ from colonnade.drivers.processes.journal import (
 from colonnade.drivers.processes.limits import Limits
 from colonnade.drivers.processes.logs import Log, Once
 from colonnade.drivers.processes.peer import FarPeer, Peer
-from colonnade.drivers.processes.wire import seal_message
+from colonnade.drivers.processes.wire import News, seal_message
 from colonnade.drivers.row_file import FileStorage
 from colonnade.drivers.simulator.checkpoint import work_in, work_out
 from colonnade.drivers.traffic import Traffic
@@ -139,6 +139,7 @@ class Node:
         self.traffic, self.trace = Traffic(), Trace()
         self.refused: Counter[str] = Counter()  # since this process started, by kind of limit
         self._changes = Once(log)
+        self.news: Callable[[], News] | None = None  # what a party tells the server from time to time
         self.now = 0
         self.finished = ""
         self.ended: asyncio.Event = asyncio.Event()  # finished, failed or stopped
