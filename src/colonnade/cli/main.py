@@ -31,6 +31,7 @@ from colonnade.cli.status import status
 from colonnade.cli.sweep import sweep
 from colonnade.cli.token import token_app
 from colonnade.cli.up import up
+from colonnade.cli.watch import watch
 from colonnade.protocol.errors import ColonnadeError
 from colonnade.release import commit
 
@@ -61,7 +62,23 @@ def _options(
 
 
 # In the order of `colonnade --help`.
-for command in (run, compare, sweep, demo, protocols, report, serve, join, up, status, predict, align, init, doctor):
+for command in (
+    run,
+    compare,
+    sweep,
+    demo,
+    protocols,
+    report,
+    serve,
+    join,
+    up,
+    status,
+    watch,
+    predict,
+    align,
+    init,
+    doctor,
+):
     app.command(cls=ListsMethods if command in (compare, sweep) else None)(command)
 groups = {"data": data_app, "certs": certs_app, "token": token_app, "attack": attack_app, "privacy": privacy_app}
 for name, group in groups.items():

@@ -42,8 +42,8 @@ class ServerLive:
     def close(self) -> None:
         """Write the last state."""
         node = self._training.node
-        state = node.finished or ("failed" if node.error is not None else "stopped")
-        self._events.add("run", f"the training has ended: {state}" if node.finished else state)
+        state = "finished" if node.finished else "failed" if node.error is not None else "stopped"
+        self._events.add("run", node.finished or state)
         content = self._content()
         self._file.write(lambda: {**content, "status": {**content["status"], "state": state}})
 

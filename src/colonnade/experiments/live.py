@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 __all__ = ["RunLive"]
 
-_GOES = {"crash": "its process crashes", "offline": "it cannot be reached", "late": "it is not here yet"}
+_GOES = {"crash": "its process has crashed", "offline": "cannot be reached", "late": "it comes later"}
 
 
 class RunLive:
@@ -130,7 +130,7 @@ class RunLive:
             if begins <= now:
                 yield Event("away", _GOES[fault.kind], fault.party, begins)
             if ends <= now:
-                yield Event("joined" if fault.kind == "late" else "back", "it is here", fault.party, ends)
+                yield Event("joined" if fault.kind == "late" else "back", "connected", fault.party, ends)
 
 
 def _end(fault: Fault) -> float:

@@ -80,7 +80,9 @@ class Events:
     def from_log(self, level: str, what: str, fields: Mapping[str, Any]) -> None:
         """Take note of a line of the log, if it is worth showing."""
         kind, rest = _KINDS.get(what), dict(fields)
-        who = str(rest.pop("peer", None) or rest.pop("party", None) or "")
+        who = str(
+            rest.pop("peer", None) or rest.pop("party", None) or rest.get("on" if what == "waiting" else "host", "")
+        )
         if kind is None:
             if level not in ("warning", "error"):
                 return
@@ -98,10 +100,25 @@ class Events:
 
 
 def _words(what: str, fields: Mapping[str, Any]) -> str:
-    if what == "evaluated":
-        return f"{_number(fields.get('value'))} on the {fields.get('rows')} rows, update {fields.get('update')}"
-    said = (f"{key} {_number(value)}" for key, value in fields.items() if value not in (None, ""))
-    return f"{what}: {', '.join(said)}" if fields else what
+    said = {key: _number(value) for key, value in fields.items() if value not in (None, "")}
+    known = _WORDS.get(what)
+    if known is not None and known[1] <= said.keys():
+        return known[0].format(**said)
+    return f"{what}: {', '.join(f'{key} {value}' for key, value in said.items())}" if said else what
+
+
+# A line of the log → its words for a reader, and the fields that they need.
+_WORDS = {
+    "evaluated": ("{value} on the {rows} rows, update {update}", {"value", "rows", "update"}),
+    "checkpoint": ("checkpoint {number} at update {update}", {"number", "update"}),
+    "waiting": ("the run has waited {s} s: {owes}", {"s", "owes"}),
+    "joined": ("connected", set[str]()),
+    "disconnected": ("{cause}", {"cause"}),
+    "lost": ("counts as lost after {silent_s} s of silence", {"silent_s"}),
+    "refused": ("refused: {cause}", {"cause"}),
+    "ended": ("ended: {status}", {"status"}),
+    "listening": ("listens at {address}", {"address"}),
+}
 
 
 def _number(value: Any) -> str:
