@@ -13,7 +13,10 @@ TABLES: dict[str, Any] = {
     "protocol": {"name": "vafl"},
     "model": {"party": "linear", "embedding": 4},
     "train": {"seconds": 4.0, "eval_every": "0.5s"},
-    "clock": {"faults": [{"party": "party-2", "kind": "offline", "at_s": 1.0, "until_s": 2.0}]},
+    "clock": {
+        "compute": {"mean_s": 0.05},
+        "faults": [{"party": "party-2", "kind": "offline", "at_s": 1.0, "until_s": 2.0}],
+    },
 }
 
 
