@@ -154,7 +154,7 @@ def _tiles(
     yield _tile("updates", f"{summary['updates']:,}", rate or f"epoch {summary['epochs']:.1f}")
     yield _tile("clock", duration(summary["clock_s"]), "virtual" if summary["driver"] == "sim" else "real time")
     up, down = summary.get("bytes_up", 0), summary.get("bytes_down", 0)
-    yield _tile("data sent", size(up + down), f"↑ {size(up)} ↓ {size(down)}")
+    yield _tile("data sent", size(up + down), f"{_whole(f'↑ {size(up)}')} {_whole(f'↓ {size(down)}')}")
     ages = summary.get("staleness", {})
     yield _tile("staleness", f"{ages.get('mean', 0):.1f}", f"updates; at most {ages.get('max', 0):.0f}")
     if spent := _privacy(state):
@@ -166,6 +166,11 @@ def _tiles(
 
 def _tile(label: str, value: str, note: str) -> dict[str, str]:
     return {"label": label, "value": value, "note": note}
+
+
+def _whole(text: str) -> str:
+    """Return a text that a line does not break."""
+    return text.replace(" ", "\u00a0")
 
 
 def _short(value: float | None) -> str:
