@@ -1,6 +1,6 @@
 """Chaos on real processes: seeded random schedules of kills, cuts, black holes and delays, with checks afterwards.
 
-    python benchmarks/chaos.py [--schedules 30] [--seed 0]
+    python benchmarks/chaos.py [--schedules 30] [--seed 0] [--workers 1]
 
 A federation of four parties on digits, every role its own process, each party behind a TCP proxy of its own. A
 schedule is drawn from its seed: `kill -9` and restart of parties and of the server, links that are cut, that swallow
@@ -32,8 +32,10 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Awaitable, Callable
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field
 from itertools import pairwise
+from multiprocessing import get_context
 from pathlib import Path
 from statistics import mean, median
 from typing import Any, NamedTuple
@@ -607,32 +609,53 @@ def check_against_calm(outcome: Outcome, calm: list[Outcome]) -> None:
         outcome.problems.append(f"accuracy {outcome.accuracy:.4f}, calm {mean(run.accuracy for run in calm):.4f}")
 
 
+def run_calm(method: str, folder: Path) -> Outcome:
+    """Run without faults, in a folder that is removed afterwards."""
+    try:
+        return run_one(chaos_config(method), folder, [])
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def run_chaos(method: str, folder: Path, seed: int) -> Outcome:
+    """Run the schedule of this seed, in a folder that is removed afterwards."""
+    names = tuple(f"party-{index + 1}" for index in range(PARTIES))
+    try:
+        return run_one(chaos_config(method), folder, draw_schedule(seed, names))
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--schedules", type=int, default=30)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--calm", type=int, default=8, help="calm runs of each asynchronous method to compare with")
     parser.add_argument("--only", choices=sorted(set(METHODS)), help="one method only")
+    parser.add_argument("--workers", type=int, default=1, help="federations at the same time; each has five processes")
     options = parser.parse_args()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # the folder is removed in any case
     methods = (options.only,) if options.only else METHODS
-    with tempfile.TemporaryDirectory(prefix="chaos-") as folder:
+    with (
+        tempfile.TemporaryDirectory(prefix="chaos-") as folder,
+        ProcessPoolExecutor(options.workers, get_context("spawn")) as pool,
+    ):
+        quiet = [
+            (method, number)
+            for method in dict.fromkeys(methods[: options.schedules])
+            for number in range(1 if method == "sync" else options.calm)
+        ]
         calm: dict[str, list[Outcome]] = {}
-        for method in dict.fromkeys(methods[: options.schedules]):
-            calm[method] = []
-            for number in range(1 if method == "sync" else options.calm):
-                place = Path(folder) / f"calm-{method}-{number}"
-                calm[method].append(_report(run_one(chaos_config(method), place, []), f"calm {number}"))
-                shutil.rmtree(place)
+        places = [Path(folder) / f"calm-{method}-{number}" for method, number in quiet]
+        for (method, number), outcome in zip(quiet, pool.map(run_calm, [m for m, _ in quiet], places), strict=True):
+            calm.setdefault(method, []).append(_report(outcome, f"calm {number}"))
+        seeds = range(options.seed, options.seed + options.schedules)
+        chosen = [methods[number % len(methods)] for number in range(options.schedules)]
+        places = [Path(folder) / f"schedule-{seed}" for seed in seeds]
         outcomes = []
-        for number in range(options.schedules):
-            method, seed = methods[number % len(methods)], options.seed + number
-            place = Path(folder) / f"schedule-{number}"
-            names = tuple(f"party-{index + 1}" for index in range(PARTIES))
-            outcome = run_one(chaos_config(method), place, draw_schedule(seed, names))
+        for method, seed, outcome in zip(chosen, seeds, pool.map(run_chaos, chosen, places, seeds), strict=True):
             check_against_calm(outcome, calm[method])
             outcomes.append(_report(outcome, f"seed {seed}"))
-            shutil.rmtree(place)
     _table(calm, outcomes)
     everything = [*outcomes, *(run for runs in calm.values() for run in runs)]
     return 1 if any(outcome.problems for outcome in everything) else 0

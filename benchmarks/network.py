@@ -4,7 +4,10 @@ Every side is its own process. Bare and driver take turns, so that a noisy neigh
 the medians is what counts. `tuned` is the bare stream with what the driver chooses beneath itself: uvloop, and how gRPC
 waits for sockets (colonnade/drivers/processes/__init__.py). A driver without any cost would reach this rate.
 
-    python benchmarks/network.py [--seconds 4] [--rounds 3] [--parties 1,4]
+    python benchmarks/network.py [--seconds 4] [--rounds 3] [--parties 1,4] [--against FOLDER]
+
+`--against` also runs this script with the driver of another checkout, in turns with this one. It prints
+the ratio of the two: of round trips, and of processor time for a round trip, which a busy machine disturbs less.
 """
 
 import argparse
@@ -84,8 +87,9 @@ async def driver_server(folder, parties):
     node.open()
     service = Service(node, identity(folder, "server"), {}, lambda name, hello: None, dict)
     print(await service.start("127.0.0.1:0"), flush=True)
-    watch = asyncio.ensure_future(node.watch())
+    watch, began = asyncio.ensure_future(node.watch()), time.process_time()
     await asyncio.to_thread(sys.stdin.read)
+    print(json.dumps((time.process_time() - began) / max(1, node.role.count)), flush=True)
     watch.cancel()
     await service.hang_up()
     node.close()
@@ -123,6 +127,7 @@ async def bare_server(folder):
     await server.start()
     print(f"127.0.0.1:{port}", flush=True)
     await asyncio.to_thread(sys.stdin.read)
+    print(0.0, flush=True)
     await server.stop(0)
 
 
@@ -146,23 +151,26 @@ async def bare_party(folder, name, address, seconds):
 
 
 async def measure(count, seconds):
-    """Print round trips per second after the first hundred."""
+    """After the first hundred, print round trips per second and the processor time of one."""
     deadline = time.monotonic() + 30
     while count() < 100 and time.monotonic() < deadline:
         await asyncio.sleep(0.05)
-    before, start = count(), time.perf_counter()
+    before, start, cpu = count(), time.perf_counter(), time.process_time()
     await asyncio.sleep(seconds)
-    print(json.dumps((count() - before) / (time.perf_counter() - start)), flush=True)
+    trips, cpu = count() - before, time.process_time() - cpu
+    print(json.dumps([trips / (time.perf_counter() - start), cpu / max(1, trips)]), flush=True)
 
 
-def race(kind, parties, seconds, certificates):
-    """Total round trips per second of one kind."""
+def race(kind, parties, seconds, certificates, checkout=None):
+    """Total round trips per second, and processor time of one on both sides. The driver may be another checkout's."""
     with tempfile.TemporaryDirectory() as scratch:
         folder = Path(scratch)
         for path in certificates.iterdir():
             (folder / path.name).symlink_to(path)
         command = [sys.executable, __file__, "--folder", str(folder), "--seconds", str(seconds)]
         settings = os.environ | ({"GRPC_EXPERIMENTS": ""} if kind == "bare" else {})  # gRPC with its defaults
+        if checkout is not None:
+            settings |= {"PYTHONPATH": os.pathsep.join([str(checkout / "src"), os.environ.get("PYTHONPATH", "")])}
         server = subprocess.Popen(
             [*command, "--role", f"{kind}-server", "--parties", str(parties)],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=settings,
@@ -175,9 +183,15 @@ def race(kind, parties, seconds, certificates):
             )
             for i in range(parties)
         ]  # fmt: skip
-        rates = [float(player.communicate(timeout=120)[0]) for player in players]
-        server.communicate("", timeout=60)
-        return sum(rates)
+        played = [json.loads(player.communicate(timeout=120)[0]) for player in players]
+        server_cpu = float(server.communicate("", timeout=60)[0])
+        return sum(rate for rate, _ in played), statistics.mean(cpu for _, cpu in played) + server_cpu
+
+
+def _compare(now, before):
+    for what, index in (("round trips/s", 0), ("processor time for one", 1)):
+        ratios = sorted(one[index] / other[index] for one, other in zip(now, before, strict=True))
+        print(f"  {what}, here / there: {statistics.median(ratios):.3f} ({ratios[0]:.3f}–{ratios[-1]:.3f})", flush=True)
 
 
 def main():
@@ -185,6 +199,7 @@ def main():
     parser.add_argument("--seconds", type=float, default=4.0)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--parties", default="1,4")
+    parser.add_argument("--against", type=Path, metavar="FOLDER", help="another checkout to compare with")
     for name in ("--role", "--name", "--address"):
         parser.add_argument(name)
     parser.add_argument("--folder", type=Path)
@@ -208,15 +223,20 @@ def main():
         throw_away([f"party-{i}" for i in range(16)], certificates)
         for parties in map(int, options.parties.split(",")):
             rates = {"bare": [], "tuned": [], "driver": []}
+            before = []
             for _ in range(options.rounds):
                 for kind, found in rates.items():
                     found.append(race(kind, parties, options.seconds, certificates))
-            bare, tuned, driver = (statistics.median(found) for found in rates.values())
+                if options.against is not None:
+                    before.append(race("driver", parties, options.seconds, certificates, options.against))
+            bare, tuned, driver = (statistics.median(rate for rate, _ in found) for found in rates.values())
             print(
                 f"{parties} parties: driver {driver:.0f}/s; bare {bare:.0f}/s, ratio {driver / bare:.2f}; "
                 f"tuned {tuned:.0f}/s, ratio {driver / tuned:.2f}",
                 flush=True,
             )
+            if before:
+                _compare(rates["driver"], before)
     return None
 
 

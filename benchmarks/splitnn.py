@@ -4,13 +4,19 @@ Two parties hold 392 columns each: party 392-128-64, server 128-96-10, Adam 1e-3
 one torch thread per process. The federation's time runs from its first evaluation (update 0) to its last one, which
 includes embedding and judging the 10,000 test rows once. The torch loop has the same layers and no evaluation.
 
-    python benchmarks/splitnn.py --dir ../shared/data [--steps 234] [--rounds 3]
+    python benchmarks/splitnn.py --dir ../shared/data [--steps 234] [--rounds 3] [--against FOLDER]
+
+`--against` also runs the federation of another checkout in turns with this one, and prints the ratio of the two.
 """
 
 import argparse
 import asyncio
 import json
+import os
+import re
 import statistics
+import subprocess
+import sys
 import tempfile
 import time
 from pathlib import Path
@@ -53,6 +59,25 @@ def federation(settings, data):
     return rows[-1]["update"] * BATCH / seconds, summary
 
 
+def federation_of(checkout, options):
+    """Rows per second of the federation of a checkout, in a process of its own."""
+    path = os.pathsep.join([str(checkout / "src"), os.environ.get("PYTHONPATH", "")])
+    settings = os.environ | {"PYTHONPATH": path}
+    command = [sys.executable, __file__, "--dir", options.dir, "--steps", str(options.steps), "--rounds", "1"]
+    printed = subprocess.run(command, env=settings, stdout=subprocess.PIPE, text=True, check=True).stdout
+    return float(re.search(r"processes +(\d+)/s", printed)[1])
+
+
+def compare(options):
+    """Both checkouts in turns."""
+    here, ratios = Path(__file__).resolve().parents[1], []
+    for _ in range(options.rounds):
+        now, then = federation_of(here, options), federation_of(options.against, options)
+        ratios.append(now / then)
+        print(f"here {now:8.0f}/s  there {then:8.0f}/s  ratio {now / then:.3f}", flush=True)
+    print(f"median ratio {statistics.median(ratios):.3f} ({min(ratios):.3f}–{max(ratios):.3f})")
+
+
 def torch_loop(data, steps):
     """The same networks in one process, one graph, one thread."""
     torch.set_num_threads(1)
@@ -80,7 +105,10 @@ def main():
     parser.add_argument("--dir", required=True, help="folder with fashion-mnist")
     parser.add_argument("--steps", type=int, default=234)
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--against", type=Path, metavar="FOLDER", help="another checkout to compare with")
     options = parser.parse_args()
+    if options.against is not None:
+        return compare(options)
     settings = config(options.dir, options.steps)
     data = load_partition(settings)
     torch_loop(data, 20)  # the first use of an optimiser spends seconds on imports
@@ -93,6 +121,7 @@ def main():
         print("  utilisation", {role: round(share, 2) for role, share in summary["utilisation"].items()}, flush=True)
     ratio = statistics.median(ours) / statistics.median(plain)
     print(f"median: processes {statistics.median(ours):.0f}, torch {statistics.median(plain):.0f}, ratio {ratio:.2f}")
+    return None
 
 
 if __name__ == "__main__":

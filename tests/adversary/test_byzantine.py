@@ -31,6 +31,23 @@ def test_honest_members_survive_a_liar(name):
     assert any(outcome.refused for outcome in outcomes)
 
 
+@pytest.mark.parametrize(
+    ("name", "seed"),
+    [
+        ("afsaga", 37),  # its part of the last evaluation
+        ("afsgd", 198),  # a term over former members was an obstacle for ever
+        ("afsvrg", 124),  # jobs that never end, by the server's word
+        ("synsqn-saga", 37),  # its part of a round's sum
+        ("synsqn-saga", 63),  # false numbers
+        ("synsqn-sgd", 38),  # a round's result, for one party
+        ("synsqn-svrg", 179),
+    ],
+)
+def test_honest_members_survive_a_liar_among_parties_that_sum(name, seed):
+    outcome = case(name, seed)
+    assert not outcome.fault, f"{name}:{seed} ({describe(name, seed)}) {outcome.fault}: {outcome.what}"
+
+
 @pytest.mark.parametrize("name", METHODS_WITH_PARTIES)
 def test_no_field_of_a_message_was_forgotten(name):
     swept = sweep_case(name, len(name) % len(variants_of(name)), share=SHARE)

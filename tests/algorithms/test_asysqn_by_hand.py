@@ -32,6 +32,7 @@ from colonnade.algorithms.asysqn.messages import (
     Masked,
     Masks,
     Members,
+    Missing,
     Round,
     Stepped,
     Take,
@@ -288,7 +289,15 @@ def test_a_snapshot_has_the_patience_of_as_many_batches_as_it_has():
     parties.lost = lambda sender, to, message: True
     parties.tell("party-2", Received("server", Take(1)))
     parties.settle()
+    (((name, timer), due),) = parties.timers.items()
+    assert due == 3_000_000_000
+    parties.tell(name, TimerFired(timer, due), due)
+    assert [message.given_up for _, message in parties.told if isinstance(message, Missing)] == [False]
+    assert not parties.roles[name].state.abandoned
     assert list(parties.timers.values()) == [2 * 3_000_000_000], "of two rows"
+    parties.tell(name, TimerFired(timer, 2 * due), 2 * due)
+    assert [message.given_up for _, message in parties.told if isinstance(message, Missing)] == [False, True]
+    assert parties.roles[name].state.abandoned == 1
 
 
 def test_what_cannot_be_completed_is_abandoned_and_the_rows_are_others():

@@ -36,7 +36,7 @@ def type_in(monkeypatch, tmp_path):
 
     def call(folder, line, keys=None):
         monkeypatch.chdir(tmp_path / folder)
-        monkeypatch.setattr("colonnade.cli.init._at_a_terminal", lambda: keys is not None)
+        monkeypatch.setattr("colonnade.cli.questions.at_a_terminal", lambda: keys is not None)
         result = CliRunner().invoke(app, line.split()[1:], input=keys, catch_exceptions=False)
         assert result.exit_code == 0, result.output
         return result.output
@@ -73,7 +73,10 @@ def test_from_nothing_to_a_trained_model(type_in, tmp_path, monkeypatch):
     monkeypatch.setattr(dial, "FIRST_PAUSE_S", 0.05)
     for name, flags in FLAGS.items():
         said = type_in(".", f"colonnade init {name} --parties bank,shop {' '.join(flags)}")
-        assert f"Wrote {name}/{name}.toml" in said and "colonnade certs" in said
+        assert (
+            f"Wrote {name}/{name}.toml" in said
+            and ("colonnade invite bank shop" if name == "server" else "colonnade certs") in said
+        )
     tables(tmp_path)
     certificates(type_in, tmp_path)
 
@@ -183,3 +186,36 @@ def test_without_a_terminal_it_says_which_flag(monkeypatch, tmp_path):
     with pytest.raises(ConfigError, match="--parties = None: add the flag, or run the command in a terminal"):
         CliRunner().invoke(app, ["init", "bank"], catch_exceptions=False)
     assert not Path("bank").exists()
+
+
+def test_settings_are_written_where_they_belong(type_in, tmp_path):
+    flags = "--stay --away fallback,refuse --set model.embedding=16 --set train.updates=50 --set model.device=cpu"
+    type_in(
+        ".", f"colonnade init server --parties bank,shop {' '.join(FLAGS['server'])} --set network.give_up_s=5 {flags}"
+    )
+    text = (tmp_path / "server/server.toml").read_text()
+    shared, own = text.split("# --- server's own")
+    assert "embedding = 16 # numbers" in shared and "updates = 50" in shared and "epochs" not in shared
+    assert 'device = "cpu" # this member\'s own' in shared, "TOML has each section once"
+    assert "give_up_s = 5" in own and 'away = ["fallback", "refuse"]' in own and "stay = true" in own
+    type_in(".", f"colonnade init bank --parties bank,shop {' '.join(FLAGS['bank'])} --columns a..b,c --categorical c")
+    party = read_toml(tmp_path / "bank/bank.toml")["party"]
+    assert party["columns"] == ["a..b", "c"] and party["categorical"] == ["c"]
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("server --columns a", "--columns = 'a': is an option of a party, not of server"),
+        ("bank --away refuse", "--away = 'refuse': is an option of the server, not of bank"),
+        ("bank --set model.embeding=3", "did you mean 'embedding'"),
+        ("bank --set train=3", "train = 3: is a section of the config, not a value"),
+        ("bank --set embedding", "--set = 'embedding': must be KEY=VALUE"),
+    ],
+)
+def test_settings_that_cannot_be(line, said, monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    flags = FLAGS[line.partition(" ")[0]]
+    with pytest.raises(ConfigError, match=re.escape(said)):
+        CliRunner().invoke(app, ["init", *line.split(), "--parties", "bank,shop", *flags], catch_exceptions=False)
+    assert not list(tmp_path.iterdir())

@@ -10,14 +10,18 @@ from rich.console import Console
 from rich.markup import escape
 
 from colonnade import __version__
+from colonnade.cli.accept import accept
+from colonnade.cli.admit import admit
 from colonnade.cli.align import align
 from colonnade.cli.attack import attack_app
 from colonnade.cli.certs import certs_app
+from colonnade.cli.check import check
 from colonnade.cli.compare import compare
 from colonnade.cli.data import data_app
 from colonnade.cli.demo import demo
 from colonnade.cli.doctor import doctor
 from colonnade.cli.init import init
+from colonnade.cli.invite import invite
 from colonnade.cli.join import join
 from colonnade.cli.options import ListsMethods
 from colonnade.cli.predict import predict
@@ -62,23 +66,9 @@ def _options(
 
 
 # In the order of `colonnade --help`.
-for command in (
-    run,
-    compare,
-    sweep,
-    demo,
-    protocols,
-    report,
-    serve,
-    join,
-    up,
-    status,
-    watch,
-    predict,
-    align,
-    init,
-    doctor,
-):
+experiments = (run, compare, sweep, demo, protocols, report)
+members = (serve, join, up, status, watch, predict, align, init, invite, accept, admit, check, doctor)
+for command in (*experiments, *members):
     app.command(cls=ListsMethods if command in (compare, sweep) else None)(command)
 groups = {"data": data_app, "certs": certs_app, "token": token_app, "attack": attack_app, "privacy": privacy_app}
 for name, group in groups.items():

@@ -8,6 +8,9 @@ from typer.core import TyperCommand
 
 __all__ = [
     "Address",
+    "Away",
+    "Categorical",
+    "Columns",
     "ConfigFile",
     "ListsMethods",
     "LogJson",
@@ -15,6 +18,7 @@ __all__ = [
     "Out",
     "Parent",
     "Predict",
+    "PredictData",
     "RaceOut",
     "RaceResume",
     "RaceWorkers",
@@ -22,9 +26,11 @@ __all__ = [
     "Seed",
     "Setting",
     "SideConfig",
+    "Stay",
     "Trust",
     "Workers",
     "names_in",
+    "private_settings",
 ]
 
 Setting = Annotated[
@@ -80,6 +86,27 @@ Predict = Annotated[
     ),
 ]
 
+# Private settings of a member, for the commands that write its first config.
+Columns = Annotated[
+    str | None,
+    typer.Option(
+        metavar="NAMES", help="The columns to use as features, separated by commas; A..B is a range. Default: all."
+    ),
+]
+Categorical = Annotated[
+    str | None, typer.Option(metavar="NAMES", help="Columns whose numbers are codes, separated by commas.")
+]
+PredictData = Annotated[
+    str | None, typer.Option("--predict-data", metavar="FILE", help="Further rows, for predictions alone.")
+]
+Stay = Annotated[bool, typer.Option("--stay", help="Answer predictions after the training.")]
+Away = Annotated[
+    str | None,
+    typer.Option(
+        metavar="NAMES", help="What replaces a party that does not answer, in order, such as fallback,refuse."
+    ),
+]
+
 
 class ListsMethods(TyperCommand):
     """A command whose help ends with the names of all methods; they are imported only then."""
@@ -97,3 +124,13 @@ class ListsMethods(TyperCommand):
 def names_in(text: str) -> list[str]:
     """Split names that are separated by commas."""
     return [name.strip() for name in text.split(",") if name.strip()]
+
+
+def private_settings(
+    columns: str | None, categorical: str | None, stay: bool = False, away: str | None = None
+) -> dict[str, Any]:
+    """Return the dotted keys that these options set."""
+    listed = {"party.columns": columns, "party.categorical": categorical}
+    found: dict[str, Any] = {key: names_in(text) for key, text in listed.items() if text is not None}
+    found |= {"predict.stay": True} if stay else {}
+    return found | ({} if away is None else {"predict.away": names_in(away)})

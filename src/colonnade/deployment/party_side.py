@@ -26,9 +26,9 @@ from colonnade.drivers.processes.logs import Log
 from colonnade.drivers.processes.node import Keeper, Node
 from colonnade.drivers.processes.wire import PROTOCOL, Hello, Position
 from colonnade.protocol.errors import ConfigError
-from colonnade.protocol.role import Releasing
+from colonnade.protocol.role import Releasing, Role
 
-__all__ = ["PartySide", "features_digest", "load_share"]
+__all__ = ["PartySide", "features_digest", "load_share", "plan_and_role"]
 
 MOST_DIGESTED = 100_000  # rows; of a larger table only blocks are digested
 DIGESTED_BLOCKS, DIGESTED_ROWS = 64, 64
@@ -49,19 +49,9 @@ class PartySide(OwnSide):
                 f"is the certificate of {self.identity.name}, not of {name}",
             )
         self.share = share = load_share(config, name)
-        task = None if share.labels is None else share.labels[0]
-        plan = make_plan(config, self.parties, len(share.train), task, share.validation)
-        self.plan = _with_own_settings(plan, config, name)
-        refuse_joint(self.plan)
-        if share.present is not None:
-            self.plan.refuse_lacking()
-        index = self.parties.index(name)
-        assert self.plan.method.party is not None
-        self.role = self.plan.method.party(
-            self.plan.party(index, share.train, share.test, share.shape, share.labels)
-        )  # fmt: skip
+        self.plan, self.role = plan_and_role(config, name, share)
         self.guard = self.role.guard if isinstance(self.role, Releasing) else None
-        self.width = self.plan.widths[index]
+        self.width = self.plan.widths[self.parties.index(name)]
         self.shared = shared_part(settled(config, len(share.train), share.validation), self.pins)
         for note in self.plan.privacy.notes(len(share.train)):
             log.warning(note)
@@ -126,6 +116,19 @@ class PartySide(OwnSide):
             raise ConfigError("--out", str(self.out), advice)
         if not path.is_file():
             replace_file(path, [run.encode()], 0o600)
+
+
+def plan_and_role(config: Config, name: str, share: PartyShare) -> tuple[Plan, Role]:
+    """What all members agree on, with this party's own settings, and its role; raises ConfigError."""
+    task, parties = None if share.labels is None else share.labels[0], parties_of(config)
+    plan = make_plan(config, parties, len(share.train), task, share.validation)
+    plan = _with_own_settings(plan, config, name)
+    refuse_joint(plan)
+    if share.present is not None:
+        plan.refuse_lacking()
+    assert plan.method.party is not None
+    setup = plan.party(parties.index(name), share.train, share.test, share.shape, share.labels)
+    return plan, plan.method.party(setup)
 
 
 def _with_own_settings(plan: Plan, config: Config, name: str) -> Plan:

@@ -13,9 +13,10 @@ from colonnade.algorithms.method import SERVER
 from colonnade.config.resolve import make_plan, method_of, parties_of
 from colonnade.config.schema import Config, from_dict, read_toml
 from colonnade.config.settle import settled
+from colonnade.config.shared import SHARED_NETWORK
 from colonnade.data import ServerShare, load_server_share, read_server_share, share_without_labels
 from colonnade.deployment.own_side import SHARE, OwnSide, alignment_of, limits_of, refuse_joint
-from colonnade.deployment.terms import SHARED_NETWORK, Terms, shared_part
+from colonnade.deployment.terms import Terms, shared_part
 from colonnade.drivers.files import replace_file
 from colonnade.drivers.processes.logs import Log
 from colonnade.drivers.processes.node import Keeper, Node

@@ -12,22 +12,21 @@ from typing import Any
 from colonnade import __version__
 from colonnade.algorithms import DEFAULT_METHOD
 from colonnade.config.schema import Config, difference, to_dict
+from colonnade.config.shared import OWN_TRAIN, SHARED_DATA, SHARED_NETWORK
 from colonnade.data.ids import digest_of_rows
 from colonnade.drivers.processes.service import RetryLater
 from colonnade.drivers.processes.wire import PROTOCOL, Hello
 from colonnade.protocol.codec import VERSION
 
-__all__ = ["SHARED_NETWORK", "Terms", "shared_digest", "shared_part", "shared_part_of_alignment"]
+__all__ = ["Terms", "shared_digest", "shared_part", "shared_part_of_alignment"]
 
 DTYPE = "float32"  # of embeddings on the wire
-SHARED_NETWORK = ("parties", "heartbeat_s", "lost_after_s", "max_message_mb", "max_in_flight", "admit_late")
-_OWN_TRAIN = ("checkpoint_every", "trace")  # each member may choose these itself
 
 
 def shared_part(config: Config, members: Mapping[str, str]) -> dict[str, Any]:
     """The part of a settled config that must be the same for all members."""
     tables = to_dict(config)
-    train = {key: value for key, value in tables["train"].items() if key not in _OWN_TRAIN}
+    train = {key: value for key, value in tables["train"].items() if key not in OWN_TRAIN}
     privacy = {"privacy": tables["privacy"]} if config.privacy.on else {}
     return (
         _always_shared("training", tables, members)
@@ -36,7 +35,7 @@ def shared_part(config: Config, members: Mapping[str, str]) -> dict[str, Any]:
             "model": {key: value for key, value in tables["model"].items() if key != "device"},
             "protocol": {"name": DEFAULT_METHOD} | tables["protocol"],
             "train": train,
-            "data": {key: tables["data"][key] for key in ("test_fraction", "validation_fraction", "split_seed")},
+            "data": {key: tables["data"][key] for key in SHARED_DATA},
         }
     )
 

@@ -2,7 +2,7 @@
 
 The harness treats refusals as a network node does: a refused message is not taken, and the conversation starts again.
 After `MOST_REFUSALS` refusals the liar counts as lost. So does a liar that owes something for `network.give_up_s`, and
-one for which the run waits for ever.
+one for which the run waits for ever. `network.give_up_s` is ten times the method's own patience, as by default.
 
 A case is a federation, the liar's name and a seed. It repeats exactly.
 """
@@ -35,7 +35,8 @@ from colonnade.testing.watched import Fault, Watched, accounts
 __all__ = ["Calm", "Casts", "Outcome", "absurd", "attempt", "record"]
 
 MOST_REFUSALS = 8  # as network.max_refusals
-GIVE_UP_NS = 600 * NANOSECONDS  # as network.give_up_s
+PATIENCE_S = 60.0  # of a method without `protocol.patience_s`
+GIVE_UP = 10  # times the patience: the default of network.give_up_s, 600 s
 SPARE_BYTES = 200_000  # by which an honest role's state may exceed that of an honest run
 HANG_S = 10.0  # for one case, of computing time
 SMALL_RUN = 2**20  # more than any honest count
@@ -159,6 +160,8 @@ class _Case:
         self.simulator.on_refusal = self._refused
         self.progress: tuple[object, int] = (None, 0)  # the last that was seen, and when
         self.most_events = 10 * calm.events + 3000
+        patience_s = getattr(setting.options, "patience_s", PATIENCE_S)
+        self.give_up_ns = round(GIVE_UP * patience_s * NANOSECONDS)
 
     def run(self) -> Outcome:
         outcome, restart_at = self.outcome, self.draw.randrange(2 * self.calm.events)
@@ -196,8 +199,8 @@ class _Case:
                 raise Fault("hang", SERVER, f"no end after {simulator.number} events" + self._waits())
             if not more and not (simulator.status == "stalled" and self._collect_debts()):
                 return
-            if self.liar.name != SERVER and not self.outcome.lost and not self._looked_around():
-                return
+            if self.liar.name != SERVER and not self._looked_around():
+                return  # also after the liar was lost: parties may repeat their questions without an end
 
     def _restart(self) -> None:
         """Restart all honest roles from their saved states."""
@@ -217,7 +220,7 @@ class _Case:
         progress = role.progress.k, role.progress.rows
         if progress != self.progress[0]:
             self.progress = progress, self.simulator.now
-        return self.simulator.now - self.progress[1] <= GIVE_UP_NS or self._collect_debts()
+        return self.simulator.now - self.progress[1] <= self.give_up_ns or self._collect_debts()
 
     def _collect_debts(self) -> bool:
         """Lose the liar if it alone owes something. If others owe something, too, a node would end the run."""

@@ -17,6 +17,9 @@ from colonnade.testing.sweep import Swept, sweep
 __all__ = ["METHODS_WITH_PARTIES", "case", "describe", "sweep_case", "variants_of"]
 
 PARTIES, ROWS = 4, 40
+# Of methods whose parties sum. A step takes 0.01 s. With the default of 60 s, thousands of steps would follow the end
+# of a run while a sum is late, and a case would have to simulate all of them.
+PATIENCE_S = 0.2
 METHODS_WITH_PARTIES = tuple(name for name, method in METHODS.items() if method.party is not None)
 _TABLE: tuple[dict[str, Any], ...] = (
     {},
@@ -54,8 +57,9 @@ def _data(scale: str | None) -> Any:
 @cache
 def _setting(name: str, variant: int) -> tuple[Federation, Calm, Casts]:
     method = find_method(name)
+    patience = {"patience_s": PATIENCE_S} if method.capabilities.party_labels else {}
     tables: dict[str, Any] = {
-        "protocol": {"name": name, **variants_of(name)[variant]},
+        "protocol": {"name": name, **patience, **variants_of(name)[variant]},
         "clock": {"compute": {"kind": "exponential", "mean_s": 0.01}},
         "train": {"batch_size": 8, "epochs": 2, "eval_every": "1 epoch", "learning_rate": 0.05},
     }

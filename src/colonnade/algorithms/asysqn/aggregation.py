@@ -76,6 +76,8 @@ class Sum:
     masked: dict[int, Array] = field(default_factory=dict)  # parts by sender
     masks: dict[int, Array] = field(default_factory=dict)
     left: tuple[bool, bool] = (False, False)  # whether this party has sent its sum on T1, on T2
+    late: bool = False  # whether the sum, an own one, has taken too long
+    missing: tuple[int, ...] = ()  # the children that it has named to the coordinator, because the sum was late
 
 
 _FORM = form_of(dict[Key, Sum])
@@ -120,7 +122,7 @@ class Aggregations:
         """
         key = message.initiator, message.nonce
         self._check(sender, message, self.sums.get(key))
-        entry = self.sums.get(key) or self._new(*key)
+        entry = self.sums.get(key) or self._new(*key, sender)
         known = entry.masked if isinstance(message, Masked) else entry.masks
         expected = entry.asked if entry.members else entry.said.get(sender, message.asked)
         if sender in known or message.asked != expected:
@@ -152,14 +154,42 @@ class Aggregations:
         if sender not in self._places(message.initiator, entry)[0 if on_first else 1].children:
             raise RemoteProtocolError(name, "sends a sum, although it is not a child in this tree")
 
-    def _new(self, initiator: int, nonce: int) -> Sum:
-        """A new entry. Too many entries of one other initiator are leftovers; entries without a question go first."""
-        theirs = [key for key in self.sums if key[0] == initiator != self._index]
-        if len(theirs) >= self.waiting:
-            unasked = [key for key in theirs if not self.sums[key].members]
-            del self.sums[(unasked or theirs)[0]]
+    def _new(self, initiator: int, nonce: int, sender: int | None = None) -> Sum:
+        """A new entry, for a question or for a sum that came before it.
+
+        Too many entries of one other initiator are leftovers, and so are too many early sums of one sender: a sender
+        does not displace the sums of others.
+        """
+        theirs = [(key, entry) for key, entry in self.sums.items() if key[0] == initiator != self._index]
+        if sender is None:
+            old = [key for key, entry in theirs if entry.members]
+        else:
+            old = [key for key, entry in theirs if not entry.members and sender in entry.said]
+        if len(old) >= self.waiting:
+            self._forget(old[0], sender)
         entry = self.sums[initiator, nonce] = Sum()
         return entry
+
+    def _forget(self, key: Key, sender: int | None) -> None:
+        """Drop an entry, or one sender's early sums in it."""
+        entry = self.sums[key]
+        if sender is not None:
+            del entry.said[sender]
+            entry.masked.pop(sender, None)
+            entry.masks.pop(sender, None)
+        if not entry.said or sender is None:
+            del self.sums[key]
+
+    def late(self, initiator: int, nonce: int, again: bool = False) -> list[int]:
+        """The children whose parts of a sum are missing. `again`: also if this party has named the same ones before."""
+        entry = self.sums.get((initiator, nonce))
+        if entry is None or not entry.members:
+            return []
+        first, second = self._places(initiator, entry)
+        found = {child for child in first.children if child not in entry.masked}
+        found |= {child for child in second.children if child not in entry.masks}
+        before, entry.missing = entry.missing, tuple(sorted(found))
+        return list(entry.missing) if again or entry.missing != before else []
 
     def _places(self, initiator: int, entry: Sum) -> tuple[Place, Place]:
         return place_of(self._index, initiator, entry.members, self._masked, self._fan_out)

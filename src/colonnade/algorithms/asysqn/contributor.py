@@ -3,7 +3,8 @@
 An own aggregation begins with the party's own term. A job beside the lane makes it, and its result brings the nonce
 that names the attempt. Then the party asks all others. When both trees are complete, the party judges θ if it is of
 test rows; if not, the subclass uses it. The party abandons an aggregation in two cases: the members change, or it takes
-longer than the initiator's patience.
+longer than the initiator's patience. In the second case all members tell the coordinator whose parts they miss (see
+`disputes`).
 
 Every term, for others' sums and for own ones, must pass `_obstacle`:
 
@@ -35,10 +36,12 @@ from colonnade.algorithms.asysqn.messages import (
     Judge,
     Judged,
     JudgeTests,
+    Late,
     Margins,
     MarginsMade,
     Masked,
     Masks,
+    Missing,
 )
 from colonnade.algorithms.asysqn.scale import GIVEN, measured
 from colonnade.algorithms.batches import Rows, Walk, are_distinct, is_rows
@@ -170,11 +173,12 @@ class Contributor(Chassis[C], Generic[C]):
         term = self.state.asides.pop(token)
         members = self.fence.settle(token).members
         if term.opens is not None:
-            return self._open(term.opens, members, made)
-        self.do(self.sums.contribute(term.initiator, term.nonce, made))
-        if term.initiator == self.index:
-            self._complete(term.nonce)
-        if self.state.held:
+            self._open(term.opens, members, made)
+        else:
+            self.do(self.sums.contribute(term.initiator, term.nonce, made))
+            if term.initiator == self.index:
+                self._complete(term.nonce)
+        if self.state.held or self.state.blocked:  # this job may have been the obstacle
             self.advance()
 
     @on(Ask, PARTY)
@@ -216,10 +220,22 @@ class Contributor(Chassis[C], Generic[C]):
         share = _share_of(ask)
         held_out = self._held.judged(ask.whole)
         rows = held_out if share.tests else self._block.rows if ask.whole else len(ask.rows)
+        self._limit_terms(initiator)
         self.sums.open(initiator, ask, rows)
         self.state.answers += not share.tests
         amount = 0.0 if share.tests else self.amount(1, ask.rows, ask.whole)
         self._make(Term(initiator, ask.nonce), amount, share)
+
+    def _limit_terms(self, initiator: int) -> None:
+        """Cancel the oldest term for this initiator if too many are being made: it has abandoned that sum long ago.
+
+        The fence still counts the rows of that term as contributed.
+        """
+        theirs = [token for token, term in self.state.asides.items() if term.initiator == initiator]
+        if len(theirs) >= self.sums.waiting:
+            self.cancel(theirs[0])
+            self.fence.settle(theirs[0])
+            self.sums.drop(initiator, self.state.asides.pop(theirs[0]).nonce)
 
     def answer_held(self) -> None:
         """Answer the held questions that have no obstacle any more."""
@@ -275,6 +291,16 @@ class Contributor(Chassis[C], Generic[C]):
         self.sums.drop(*key)
         self.state.held.pop(key, None)
 
+    @on(Late, PARTY)
+    def late(self, sender: str, message: Late) -> None:
+        """Another party's sum is late: tell the coordinator which children owe this party their part."""
+        self._complain(self.names.index(sender), message.nonce)
+
+    def _complain(self, initiator: int, nonce: int, given_up: bool = False) -> None:
+        if missing := self.sums.late(initiator, nonce, given_up):
+            # Not part of the method, so outside clock and bytes.
+            self.send(SERVER, Missing(initiator, nonce, missing, given_up), evaluation=True)
+
     # Own sums.
 
     def own_share(self, purpose: Purpose) -> Share:
@@ -321,9 +347,11 @@ class Contributor(Chassis[C], Generic[C]):
         else:
             self.sums.contribute(self.index, nonce, made)
         if not tests and len(members) > 1:
-            batches = max(1.0, size / self.training.batch_size)  # many for SVRG's snapshot
-            self.wake(str(nonce), self.now + round(batches * self.options.patience_s * NANOSECONDS))
+            self.wake(str(nonce), self.now + self._patience(1.0))
         self._complete(nonce)
+
+    def _patience(self, batches: float) -> int:
+        return round(batches * self.options.patience_s * NANOSECONDS)
 
     def tell(self, members: Iterable[int], message: Message, *, evaluation: bool = False) -> None:
         """Send this to each of the members except this party."""
@@ -363,11 +391,23 @@ class Contributor(Chassis[C], Generic[C]):
         self.abandon([nonce for nonce, purpose in self.state.own.items() if purpose.what != TESTS])
 
     def rang(self, timer: str, due: int) -> None:
-        """An own aggregation takes too long; the timer is named after its nonce."""
+        """An own aggregation takes too long; the timer is named after its nonce. A snapshot has a batch's time for each
+        batch in it, but the coordinator hears of the delay after the time of one batch.
+        """
         nonce = int(timer)
-        if nonce in self.state.own:
+        if nonce not in self.state.own:
+            return
+        entry = self.sums.sums[self.index, nonce]
+        rest = entry.rows / self.training.batch_size - 1.0
+        given_up = entry.late or rest <= 0.0
+        entry.late = True
+        self._complain(self.index, nonce, given_up)
+        self.tell(entry.members, Late(nonce))
+        if given_up:
             self.abandon([nonce], redo=(ROUND, SNAPSHOT))
             self.advance()
+        else:
+            self.wake(timer, due + self._patience(rest))
 
     # Evaluation.
 

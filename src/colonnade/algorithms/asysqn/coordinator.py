@@ -7,6 +7,10 @@ also counts updates. Every number that it reports about the model's quality come
 It cannot check what a party says about its numbers, so no party alone ends the run. A party whose own numbers diverged
 leaves. What a party says about the whole model, or about itself if the run needs it, counts if a second party says so,
 too: the coordinator asks another party to judge the model. If that party finds nothing wrong, the first one leaves.
+
+A party that holds back its part of a sum is seen only by the party that waits for it. The coordinator collects what the
+parties say of each other (`disputes`), and names the suspects as those that owe something. If a snapshot's or round's
+initiator gives its sum up, the coordinator continues without the snapshot, or lets another party initiate a round.
 """
 
 from collections import Counter
@@ -16,7 +20,9 @@ from math import isinf
 
 import numpy as np
 
+from colonnade.algorithms.asysqn.aggregation import place_of
 from colonnade.algorithms.asysqn.config import FEWEST, SVRG, LinearOptions
+from colonnade.algorithms.asysqn.disputes import Disputes
 from colonnade.algorithms.asysqn.messages import (
     BeginTraining,
     Declined,
@@ -28,6 +34,7 @@ from colonnade.algorithms.asysqn.messages import (
     Judge,
     Judged,
     Members,
+    Missing,
     Release,
     Round,
     Stepped,
@@ -77,6 +84,7 @@ class State(CountingState):
     missing: list[str] = field(default_factory=list)  # parties that are missing in this evaluation
     barrier: int = 0
     phase: str = ""  # half of the barrier; "": none
+    asked: int = -1  # the party that aggregates for all, for a snapshot or in a synchronous round
     done: list[int] = field(default_factory=list)  # parties that have held, taken or, in a synchronous round, stepped
     snapshots: int = 0
     round: int = 0
@@ -91,6 +99,7 @@ class LinearCoordinator(Counting[State]):
         super().__init__(setup.parties, setup.training, State())
         self.options = setup.options
         self.fewest = setup.options.fewest(len(setup.parties))  # parties of an aggregation
+        self.disputes = Disputes()
 
     @property
     def members(self) -> list[int]:
@@ -158,9 +167,9 @@ class LinearCoordinator(Counting[State]):
         if message.own and self._can_spare({sender: cause}, state.begun):
             return self._leave_out({sender: cause})
         if state.doubts:
-            raise TrainingDiverged(f"{', '.join((*state.doubts, sender))}: {cause}; {self._advice()}")
+            raise TrainingDiverged(f"{', '.join((*state.doubts, sender))}: {cause}{self._caveat()}; {self._advice()}")
         if not any(self.names[member] != sender for member in self.members):
-            raise PartyDiverged(sender, f"{cause}; {self._advice()}")
+            raise PartyDiverged(sender, f"{cause}{self._caveat()}; {self._advice()}")
         state.doubts[sender] = cause
         self.begin_judging()
         self._await_judgement()  # also if too few parties are here to judge
@@ -173,8 +182,10 @@ class LinearCoordinator(Counting[State]):
         """Continue without these parties; raise PartyDiverged if training has not begun, or needs one of them."""
         self._check_spared(parties, self.state.begun)
         for name, cause in parties.items():
-            self.state.doubts.pop(name, None)
+            doubted = self.state.doubts.pop(name, None)
             self.state.left[name] = cause
+            if doubted:  # it cannot know that no other party confirms it, and would ask for sums for ever
+                self.send(name, Members(self.members))
             self._changed(name)
 
     def _can_spare(self, parties: dict[str, str], begun: bool) -> bool:
@@ -184,7 +195,12 @@ class LinearCoordinator(Counting[State]):
     def _check_spared(self, parties: dict[str, str], begun: bool) -> None:
         if not self._can_spare(parties, begun):
             name, cause = next(iter(parties.items()))
-            raise PartyDiverged(name, f"{cause}; {self._advice()}")
+            raise PartyDiverged(name, f"{cause}{self._caveat()}; {self._advice()}")
+
+    def _caveat(self) -> str:
+        """Say which parties may be the cause: false numbers of one party are in the sums of all others."""
+        took_part = [name for name in self.names if name in self.state.nonzeros]
+        return f" (the cause may be false numbers of any party that took part: {', '.join(took_part)})"
 
     def _begin(self) -> BeginTraining:
         """The order to train; its unit of work is a mean party's row."""
@@ -219,6 +235,7 @@ class LinearCoordinator(Counting[State]):
     def _changed(self, peer: str) -> None:
         """A party came or went: restart everything that it had a share in, and drop partial results."""
         state, members = self.state, self.members
+        self.disputes.settle()  # all sums so far are dropped
         self._tell([m for m in members if self.names[m] != peer], Members(members))
         if state.judge or state.unmoved:
             self.begin_judging()
@@ -243,6 +260,8 @@ class LinearCoordinator(Counting[State]):
         self._check(sender, message)
         party = self.index[sender]
         self.state.steps[party] = message.steps
+        if not self.options.synchronous:
+            self.disputes.settle(party)  # its own sum is complete
         if sender == self.state.unmoved:
             return self.begin_judging()
         if not self.state.begun or self.progress.ending:
@@ -286,6 +305,7 @@ class LinearCoordinator(Counting[State]):
         state = self.state
         state.barrier += 1
         state.phase, state.done, state.running = HOLDING, [], False
+        self.disputes.settle()
         self._tell(self.members, Hold(state.barrier))
 
     def _release(self) -> None:
@@ -301,14 +321,16 @@ class LinearCoordinator(Counting[State]):
     def held(self, sender: str, message: Held) -> None:
         """When all parties rest, one of them aggregates θ(w^s)."""
         if self._all_done(sender, HOLDING, message.barrier):
-            self.state.phase = TAKING
-            self._tell([self._next_member()], Take(self.state.barrier))
+            self.state.phase, self.state.asked = TAKING, self._next_member()
+            self.disputes.settle()  # the sums of which parties complained before they held
+            self._tell([self.state.asked], Take(self.state.barrier))
 
     @on(Taken, PARTY)
     def taken(self, sender: str, message: Taken) -> None:
         """The barrier ends when all parties have the full gradient."""
         if self._all_done(sender, TAKING, message.barrier):
             self.state.phase = ""
+            self.disputes.settle()
             if self.options.synchronous:
                 self._next_round()
 
@@ -341,8 +363,8 @@ class LinearCoordinator(Counting[State]):
         if not self._enough or state.judge or state.phase or self.progress.ending:
             return
         state.round += 1
-        state.running, state.done, state.round_rows = True, [], 0
-        self._tell(self.members, Round(state.round, self._next_member()))
+        state.running, state.done, state.round_rows, state.asked = True, [], 0, self._next_member()
+        self._tell(self.members, Round(state.round, state.asked))
 
     def _round_stepped(self, party: int, message: Stepped) -> None:
         state = self.state
@@ -353,9 +375,46 @@ class LinearCoordinator(Counting[State]):
         if not set(self.members) <= set(state.done):
             return
         state.running = False
+        self.disputes.settle()
         self.staleness.add(np.zeros((1, len(self.names)), np.int32), self.members)
         self._count(state.round_rows)
         self._next_round()
+
+    # Sums that are late.
+
+    @on(Missing, PARTY)
+    def misses(self, sender: str, message: Missing) -> None:
+        """Note the children that owe a party their part. If the sum is for all parties and given up, go on without."""
+        children, parties = message.parties, len(self.names)
+        distinct = children == sorted(set(children)) and all(0 <= child < parties for child in children)
+        if not (distinct and children and 0 <= message.initiator < parties and 0 <= message.nonce < 2**63):
+            raise RemoteProtocolError(sender, f"complains of impossible parties: {message!r:.120}")
+        party, initiator, for_all = self.index[sender], message.initiator, message.initiator == self.state.asked
+        awaited = self._children(party, initiator)
+        if for_all and party not in self.state.done:
+            awaited.add(initiator)  # its sum
+        if not set(children) <= awaited:
+            return  # parties have come or gone since
+        self.disputes.note(initiator, party, message.nonce, tuple(children))
+        if message.given_up and for_all and initiator in (party, *children) and not self.progress.ending:
+            self._go_on()
+
+    def _children(self, parent: int, initiator: int) -> set[int]:
+        """The parties whose sums this one waits for, on both trees of a sum over the present members."""
+        members, masked = tuple(self.members), self.options.masking == "on"
+        if len(members) < (FEWEST if masked else 1) or not {parent, initiator} <= set(members):
+            return set()
+        first, second = place_of(parent, initiator, members, masked, self.options.fan_out)
+        return {*first.children, *second.children}
+
+    def _go_on(self) -> None:
+        """A sum for all parties was given up: leave the snapshot out, and let another party initiate a round."""
+        if self.state.phase == TAKING:
+            self._release()
+        elif not self.state.running:
+            return
+        if self.options.synchronous:
+            self._next_round()
 
     # Evaluation.
 
@@ -475,13 +534,33 @@ class LinearCoordinator(Counting[State]):
         state, odd, members = self.state, self._odd(), self.members
         if not state.begun or not self._enough:
             return [name for name in self.names if self.index[name] not in members or name in odd]
+        if suspects := self._suspects():
+            return suspects
         if not (state.phase or state.running):
             return [name for name in (state.judge, state.unmoved) if name in self.index]
-        return [self.names[member] for member in members if member not in state.done]
+        late = {member for member in members if member not in state.done}
+        if state.phase != HOLDING:  # if the initiator had to wait for parts of its sum, it would complain
+            late = self._without_sum() or {state.asked}
+        return [self.names[member] for member in sorted(late)]
+
+    def _without_sum(self) -> set[int]:
+        """If some parties have used a sum for all: the others, and its initiator, which may have left them out."""
+        state = self.state
+        if not (state.running or state.phase == TAKING) or not set(state.done) - {state.asked}:
+            return set()
+        return set(self.members) - set(state.done) | {state.asked}
+
+    def _suspects(self) -> list[str]:
+        """The parties that may hold up the sums for which training waits. Parties rest without a sum."""
+        if not self.state.begun or not self._enough or self.state.phase == HOLDING:
+            return []
+        return [self.names[party] for party in self.disputes.suspects(self._without_sum())]
 
     def owes(self) -> dict[str, str]:
         """Without a barrier every party owes a step. A party may wait for another's sum: any step is progress."""
         waits = self.waits_for()
+        if self._suspects():  # the same words while the suspects become fewer: the debt stays the same
+            return dict.fromkeys(waits, "its part of a sum that is late")
         if waits:
             return dict.fromkeys(waits, f"its answer at barrier {self.state.barrier} after update {self.k}")
         return {self.names[member]: f"a step after update {self.k}" for member in self.members}
@@ -506,6 +585,8 @@ class LinearCoordinator(Counting[State]):
         state = self.state
         notes = [self._other_labels(odd)] if (odd := self._odd()) else []
         notes += [f"the run continued without {name}: {cause}" for name, cause in state.left.items()]
+        if len(suspects := self._suspects()) > 1:
+            notes.append(f"a sum is late, and one of {', '.join(suspects)} may hold it up: the parties' reports differ")
         if state.declined:
             cause = "parties joined or left, and a party had not stepped since the previous evaluation"
             notes.append(f"evaluations missing: {state.declined} ({cause})")

@@ -30,11 +30,13 @@ __all__ = [
     "Judge",
     "JudgeTests",
     "Judged",
+    "Late",
     "Margins",
     "MarginsMade",
     "Masked",
     "Masks",
     "Members",
+    "Missing",
     "Release",
     "Round",
     "Step",
@@ -170,6 +172,20 @@ class Diverged(Message, frozen=True):
     own: bool  # this party's own numbers are out of range; if false, the loss of the whole model is
 
 
+class Missing(Message, frozen=True, omit_defaults=True):
+    """Party → coordinator: these children on the trees owe me their part of a sum that is late.
+
+    Or, with the initiator alone: its sum for all parties may have been lost, because our conversation started again.
+    """
+
+    plainly: ClassVar[str] = "which parties have not sent their part of a sum in time; no data"
+
+    initiator: int
+    nonce: int
+    parties: list[int]
+    given_up: bool = False  # this attempt is over
+
+
 # Between parties: Alg. 2.
 
 
@@ -223,6 +239,14 @@ class Abandon(Message, frozen=True):
     """Initiator → every other member: drop this aggregation."""
 
     plainly: ClassVar[str] = "a notice that a request is withdrawn; no data"
+
+    nonce: int
+
+
+class Late(Message, frozen=True):
+    """Initiator → every other member: this sum is late; tell the coordinator whose part you miss."""
+
+    plainly: ClassVar[str] = "a notice that a sum is late; no data"
 
     nonce: int
 
@@ -299,7 +323,7 @@ class JudgeTests(Payload, frozen=True):
 
 ASYSQN_PAYLOADS = (
     *(Hello, Differs, BeginTraining, Members, Hold, Held, Take, Release, Taken, Round, Stepped),
-    *(Judge, Judged, Declined, Diverged),
-    *(Ask, Masked, Masks, Abandon, Totals),
+    *(Judge, Judged, Declined, Diverged, Missing),
+    *(Ask, Masked, Masks, Abandon, Late, Totals),
     *(Margins, MarginsMade, Step, StepMade, FullPass, FullPassed, JudgeTests),
 )

@@ -45,6 +45,7 @@ from colonnade.algorithms.asysqn.messages import (
     Hold,
     Margins,
     Members,
+    Missing,
     Release,
     Round,
     Step,
@@ -93,8 +94,8 @@ class State(ContributorState):
     position: int = 0  # position of the next batch
     holding: int = 0  # the barrier at which this party rests
     round: int = 0  # synchronous twins: the newest announced round
-    initiates: bool = False  # whether this party aggregates for all
-    early: Batch = NO_BATCH  # margins of a round that was not announced yet
+    initiator: int = -1  # the party that aggregates for all in that round
+    early: dict[int, Batch] = field(default_factory=dict)  # by sender: margins of a round that cannot be used yet
     left: Diverged | None = None  # why this party no longer takes part
 
 
@@ -121,7 +122,10 @@ class Party(Contributor[State]):
         if not reset:
             return
         if peer in self.names:
-            self._regroup(list(self.state.members), {self.names.index(peer)})
+            other = self.names.index(peer)
+            self._regroup(list(self.state.members), {other})
+            if self.state.round or self.state.holding:
+                self.send(SERVER, Missing(other, 0, [other], given_up=True), evaluation=True)
         elif peer == SERVER:
             self._drop_everything()
             if self.state.left:
@@ -167,13 +171,13 @@ class Party(Contributor[State]):
         state.asides, self.fence.running = {}, {}
         self.sums.sums, state.held = {}, {}
         state.ready, state.blocked, state.holding, state.round, state.judging = [], None, 0, 0, 0
-        state.early, state.begun, state.members, state.judges = NO_BATCH, False, (), ()
+        state.early, state.begun, state.members, state.judges = {}, False, (), ()
 
     @on(BeginTraining, SERVER)
     def begin(self, sender: str, message: BeginTraining) -> None:
         """Train; a party that already trains only takes over the list of members."""
         self.check_members(message.members)
-        if not 0 < message.unit < STEPS:
+        if not 1 / self._block.rows <= message.unit < STEPS:  # a party has at least one nonzero
             raise RemoteProtocolError(SERVER, f"sends an invalid unit of {message.unit} nonzeros")
         self.state.unit, self.state.begun = message.unit, True
         self._regroup(message.members, set())
@@ -199,7 +203,7 @@ class Party(Contributor[State]):
             over = self.sums.sums[self.index, nonce].members
             if purpose.what != TESTS and (over != state.members or renewed & set(over)):
                 hit.append(nonce)  # the coordinator decides on those over test rows
-        self.abandon(hit, redo=(SNAPSHOT,) if same else ())
+        self.abandon(hit, redo=(ROUND, SNAPSHOT) if same else ())
         self.advance()
 
     # Own sums for training.
@@ -225,7 +229,7 @@ class Party(Contributor[State]):
             return self.advance()
         totals = Totals(number if what == SNAPSHOT else 0, number if what == ROUND else 0, total.theta)
         self.tell(self.state.members, totals)
-        self._start(totals)
+        self._start(self.index, totals)
 
     def advance(self) -> None:
         """Do all that is possible now: held answers, the blocked own sum, a step, the next batches."""
@@ -288,7 +292,8 @@ class Party(Contributor[State]):
     def _step(self, batch: Batch) -> None:
         rows = self._walk.batch(batch.position)
         self.state.stepping = batch
-        passes = 2.0 if self.state.initiates or not self.options.synchronous else 1.0  # 1.0: the margins were an answer
+        initiates = not self.options.synchronous or self.state.initiator == self.index
+        passes = 2.0 if initiates else 1.0  # 1.0: the margins were an answer
         if self.options.memory and self.options.curvature == "batch":
             passes += 2.0
         recursion = 4.0 * len(self.estimator.memory) * self._block.columns / self.batch_cost
@@ -374,13 +379,14 @@ class Party(Contributor[State]):
             raise RemoteProtocolError(sender, f"margins of shape {values.shape}, expected ({rows},) finite numbers")
         if not message.barrier and not self.options.synchronous:
             raise RemoteProtocolError(sender, "sends margins of a round, but this method has no rounds")
-        self._start(message)
+        self._start(self.names.index(sender), message)
 
-    def _start(self, totals: Totals) -> None:
+    def _start(self, sender: int, totals: Totals) -> None:
         """Start the lane's job on margins that all parties use."""
         state = self.state
         if not totals.barrier:
-            state.early = Batch(totals.round, totals.values)  # the coordinator's announcement may still be on the way
+            # The coordinator's announcement, which names the sender, may still be on the way.
+            state.early[sender] = Batch(totals.round, totals.values)
             self._take_early()
         elif totals.barrier == state.holding and not state.lane:
             self._full_pass(totals.values)
@@ -421,18 +427,18 @@ class Party(Contributor[State]):
         if not self.estimator.wants_reference:
             self._cancel_lane()
         state.blocked = None
-        state.round, state.holding, state.initiates = message.number, 0, message.initiator == self.index
-        if state.initiates:
+        state.round, state.holding, state.initiator = message.number, 0, message.initiator
+        if state.initiator == self.index:
             self.gather(Purpose(ROUND, message.number))
         else:
             self._take_early()
 
     def _take_early(self) -> None:
-        """Step on margins that came before their round, or before this party had its reference."""
-        state, batch = self.state, self.state.early
+        """Step on the initiator's margins, also if they came before their round, or before this party's reference."""
+        state, batch = self.state, self.state.early.get(self.state.initiator, NO_BATCH)
         if not batch.position or batch.position != state.round or state.lane or self.estimator.wants_reference:
             return
-        state.early = NO_BATCH
+        del state.early[state.initiator]
         self._step(batch)
 
     # Predictions, checks and summary.
