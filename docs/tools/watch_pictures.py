@@ -26,7 +26,7 @@ name = "vafl"
 [model]
 party = "mlp:64"
 [train]
-seconds = 100.0
+seconds = 150.0
 eval_every = "1s"
 batch_size = 256
 target = 0.95

@@ -151,6 +151,7 @@ def test_a_party_is_killed_and_comes_back_while_the_page_is_open(page: Any, run:
     assert "away" in page.inner_text(row) or "lost" in page.inner_text(row)
     page.wait_for_selector("#events li[data-kind=lost]")
     assert page.inner_text("#events li[data-kind=lost] b") == KILLED
+    assert page.inner_text("#events li[data-kind=away] b") == KILLED
     others = [page.get_attribute(f"#parties li[data-name={name}]", "data-tone") for name in ("party-1", "party-3")]
     assert others == ["good", "good"]
 

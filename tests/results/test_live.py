@@ -45,6 +45,15 @@ def test_lines_of_the_log_become_events() -> None:
     assert all(event.clock_s == 3.0 and event.at is not None for event in events.all())
 
 
+def test_a_party_that_is_gone_without_a_line_is_away_once() -> None:
+    events = Events(lambda: 1.0)
+    events.from_log("info", "joined", {"peer": "bank"})
+    events.gone("bank")
+    events.gone("bank")
+    events.from_log("info", "joined", {"peer": "bank"})
+    assert [event.kind for event in events.all()] == ["joined", "away", "back"]
+
+
 def test_another_members_text_is_short_and_printable() -> None:
     events = Events(lambda: 0.0)
     events.from_log("warning", "refused", {"peer": "a\x1b[31m", "cause": "x\n" * 10_000})

@@ -35,6 +35,11 @@ class ServerLive:
         """Write the file whenever it is time, until cancelled."""
         self._status = status
         while True:
+            for peer in self._training.node.peers.values():
+                if peer.met and peer.stream is None:
+                    self._events.gone(
+                        peer.name
+                    )  # gRPC ends the call of a party that was killed without a line in the log
             if self._file.due:
                 self._file.write(self._content)
             await asyncio.sleep(LOOK_S)

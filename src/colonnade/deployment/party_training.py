@@ -46,6 +46,8 @@ class PartyTraining(Keeper):
         """Check the state and open the ledger of an earlier start."""
         self.side.refuse_others_state()
         self.side.open_ledger()
+        if self.node.guard is not None:
+            self.node.guard.summary()  # loads the accountant, which would keep a connected party silent for seconds
 
     def say_start(self, server: str) -> None:
         """Log the address and the digest, which people compare."""

@@ -77,6 +77,11 @@ class Events:
             self._left.discard(event.who)
         (self._routine if event.kind in _ROUTINE else self._notable).append(event)
 
+    def gone(self, who: str) -> None:
+        """Take note that a party is not connected, unless that is known."""
+        if who not in self._left:
+            self.add("away", "connection lost", who, time.time())
+
     def from_log(self, level: str, what: str, fields: Mapping[str, Any]) -> None:
         """Take note of a line of the log, if it is worth showing."""
         kind, rest = _KINDS.get(what), dict(fields)
