@@ -6,7 +6,6 @@ At the limit of connections the oldest one is closed, so that connections that s
 """
 
 import gzip
-import json
 import secrets
 import socket
 import threading
@@ -21,6 +20,7 @@ from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 from colonnade.protocol.errors import ConfigError
+from colonnade.protocol.strict_json import to_json
 
 __all__ = ["Answer", "Door"]
 
@@ -118,7 +118,7 @@ class _Handler(BaseHTTPRequestHandler):
         elif given and found.path == "/":
             self._redirect()
         elif found.path == "/data":
-            body = json.dumps(self.server.data(), separators=(",", ":"), allow_nan=False).encode()
+            body = to_json(self.server.data(), compact=True, warn=False).encode()
             self._send(HTTPStatus.OK, Answer("application/json", body))
         elif (file := self.server.files.get(found.path)) is not None:
             self._send(HTTPStatus.OK, file)

@@ -57,7 +57,8 @@ class ServerLive:
 
         An answer has a bounded number of lines; the asker asks again for the rest.
         """
-        rows, found, size = self._training.rows, [], 0
+        rows, size = self._training.rows, 0
+        found: list[dict[str, Any]] = []
         for row in rows[since : since + MOST_ROWS]:
             size += len(to_json(row, warn=False))
             if found and size > MOST_BYTES:

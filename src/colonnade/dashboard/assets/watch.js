@@ -84,7 +84,7 @@
     return row;
   }
 
-  function showParties(parties, simulated) {
+  function showParties(parties, simulated, over) {
     at("roster").hidden = !parties.length;
     at("transit-key").hidden = !simulated;
     setText("waiting-key", simulated ? "waiting" : "waiting or in transit");
@@ -107,6 +107,7 @@
       debt.textContent = party.owes;
       debt.hidden = !party.owes;
     });
+    if (parties.length) place.firstChild.children[2].textContent = over ? "what it did at the end" : "what it does now";
     const rows = [...place.children];
     const used = WIDTHS.map((_, index) => rows.slice(1).some((row) => row.children[3 + index].textContent));
     for (const row of rows) used.forEach((is, index) => { row.children[3 + index].hidden = !is; });
@@ -183,8 +184,9 @@
     showTiles(found.tiles);
     const metric = found.tiles.length ? found.tiles[0].label : "metric";
     setText("metric-title", metric[0].toUpperCase() + metric.slice(1));
-    setText("lanes-note", found.simulated ? "" : "Blank: not known yet. A party tells every few seconds how busy it was.");
-    showParties(found.parties, found.simulated);
+    const told = found.over ? "Blank: not known." : "Blank: not known yet. A party tells every few seconds how busy it was.";
+    setText("lanes-note", found.simulated ? "" : told);
+    showParties(found.parties, found.simulated, found.over);
     showEvents(found.events);
     await draw(found.figures);
     root.dataset.ready = "true";
