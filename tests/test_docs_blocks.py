@@ -73,6 +73,8 @@ DEPLOY = "tests/cli/test_deploy_docs.py::test_the_page_trains"
 DOCTOR = "tests/cli/test_doctor_command.py::"
 METHOD = "tests/test_docs_method.py::"
 MODEL = "tests/models/test_write_a_model.py::test_the_program_of_the_page_runs"
+NEXT_MONTH = "tests/deployment/test_next_month.py"
+EXPORT = "tests/results/test_export.py::"
 PYTHON = "tests/test_docs_python.py::test_the_program_of_the_page_runs"
 TRACK = "tests/results/test_docs_track.py::"
 TUTORIAL = "tests/cli/test_tutorial_docs.py::test_the_tutorial_goes_all_the_way"
@@ -158,6 +160,14 @@ EXECUTED = {
     ],
     "docs/methods/flex.md": [("colonnade compare examples/flex.toml", TYPED)],
     "docs/methods/swift.md": [("python benchmarks/transfer.py", MINUTES_AND_DATA)],
+    "docs/next-month.md": [
+        ("colonnade align server.toml", MACHINES + NEXT_MONTH + " trains such members"),
+        ("colonnade align clinic.toml", MACHINES + NEXT_MONTH + " trains such members"),
+        ("colonnade train clinic.toml --out runs/june", MACHINES + NEXT_MONTH + " drops a column"),
+        ("colonnade export runs/clinic", EXPORT + "test_the_command_writes_the_files_and_refuses_what_is_no_run"),
+        ("import csv", EXPORT + "test_a_reader_in_plain_torch_gives_the_same_predictions"),
+        ("import colonnade", EXPORT + "test_the_program_of_the_page_runs"),
+    ],
     "docs/predict.md": [
         ("$ python examples/three_folders.py", PUBLISHED + "; tests/test_three_folders.py runs it on made-up rows"),
         ("bank$ colonnade serve server.toml --predict", MACHINES + TUTORIAL + " types these commands"),

@@ -11,8 +11,8 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from colonnade.api import Result, prepare, split, train
-    from colonnade.data import Dataset, Partition, from_arrays, from_blocks, load
+    from colonnade.api import Result, from_blocks, prepare, split, train
+    from colonnade.data import Dataset, Partition, from_arrays, load
     from colonnade.estimators import VerticalClassifier, VerticalRegressor
     from colonnade.protocol.errors import ColonnadeError
     from colonnade.races import Comparison, Sweep, compare, sweep
@@ -40,8 +40,8 @@ __all__ = [
 ]
 
 _HOMES = {
-    "colonnade.api": ("Result", "prepare", "split", "train"),
-    "colonnade.data": ("Dataset", "Partition", "from_arrays", "from_blocks", "load"),
+    "colonnade.api": ("Result", "from_blocks", "prepare", "split", "train"),
+    "colonnade.data": ("Dataset", "Partition", "from_arrays", "load"),
     "colonnade.estimators": ("VerticalClassifier", "VerticalRegressor"),
     "colonnade.protocol.errors": ("ColonnadeError",),
     "colonnade.races": ("Comparison", "Sweep", "compare", "sweep"),

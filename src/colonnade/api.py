@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeGuard
 
 import msgspec
 import numpy as np
@@ -11,20 +11,25 @@ from scipy.sparse import issparse
 from torch import nn
 
 from colonnade.algorithms import DEFAULT_METHOD
+from colonnade.config.continuing import Continuation, used
 from colonnade.config.schema import Config, from_dict
-from colonnade.data import Dataset, Partition, load
+from colonnade.data import Blocks, Dataset, Partition, load
+from colonnade.data import from_blocks as blocks_of
 from colonnade.data import split as split_dataset
 from colonnade.data.frames import PandasFrame, is_frame
 from colonnade.experiments.run import Run
 from colonnade.experiments.run import prepare as prepare_run
 from colonnade.predict.in_one_place import predict_in_one_place
+from colonnade.privacy.guard import Guard
+from colonnade.privacy.ledger import earlier_of
 from colonnade.protocol.errors import ColonnadeError, ConfigError
 from colonnade.results.summary import Summary
+from colonnade.results.trained import find_run
 
 if TYPE_CHECKING:
     from plotly.graph_objects import Figure
 
-__all__ = ["Model", "Result", "prepare", "split", "tables_from", "train", "with_models"]
+__all__ = ["Model", "Result", "from_blocks", "prepare", "split", "tables_from", "train", "with_models"]
 
 Model = str | nn.Module | Callable[[Any, int], nn.Module]  # called with inputs or shape, and outputs
 
@@ -37,12 +42,16 @@ def split(
     label: str | None = None,
     id: str | None = None,
     categorical: Sequence[str] = (),
+    like: "Result | str | Path | None" = None,
     **settings: Any,
 ) -> Partition:
     """Give each party its columns. `how`: "even", "views", "rows", "columns", "quarters" or {name: [columns]}.
 
     `data` is what `load` returns, or a DataFrame of polars or pandas, with the name of its `label` column. Further
     settings are `scale`, `missing`, `test_fraction`, `validation_fraction` and `split_seed`.
+
+    `like` is an earlier result, or its folder: columns that it has are encoded and scaled as there, which a run that
+    continues it needs.
     """
     if is_frame(data):
         data = load(data, label=label, id=id, categorical=categorical)
@@ -58,7 +67,15 @@ def split(
             label,
             "label, id and categorical are for a DataFrame; leave them out, because this dataset has its own",
         )
-    return split_dataset(data, parties=parties, how=how, **settings)
+    return split_dataset(data, parties=parties, how=how, before=used(_continuation(like)), **settings)
+
+
+def from_blocks(blocks: Blocks, y: Any, *, like: "Result | str | Path | None" = None, **settings: Any) -> Partition:
+    """Make a partition from one table per party, and the labels: `from_blocks({"bank": frame, "shop": array}, y)`.
+
+    `like` as in `split`. Further settings are `categorical` and those of `split`.
+    """
+    return blocks_of(blocks, y, before=used(_continuation(like)), **settings)
 
 
 class Result:
@@ -105,6 +122,22 @@ class Result:
         run = self._run
         return figure(Record(self.summary["protocol"], self.summary, run.rows, run.timeline(), run.staleness()), what)
 
+    def export(self, folder: str | Path, onnx: bool = False) -> list[Path]:
+        """Write every member's network as safetensors and JSON, which plain torch can read; `onnx` adds ONNX files."""
+        from colonnade.results.export import export_members
+
+        run = str(self.summary["weights_sha256"])
+        return export_members(self.continuation().members.values(), run, Path(folder), onnx)
+
+    def continuation(self) -> Continuation:
+        """Return what a run with `continue_from` takes over from this one."""
+        run, guards = self._run, {node.role.name: node.guard for node in self._run.simulator.nodes}
+        if self.summary["status"] != "finished" or not (members := run.members()):
+            raise ConfigError("continue_from", self.summary["status"], "only a finished run has networks to start from")
+        folder = "" if run.folder is None else run.folder.path.resolve().name
+        spent = {name: earlier_of(one.ledger.account, one.ledger.head) for name, one in guards.items() if _counts(one)}
+        return Continuation(folder, str(self.summary["weights_sha256"]), {one.name: one for one in members}, spent)
+
     def predict(self, x: Any) -> np.ndarray:
         """Return class probabilities (or values, for regression) for raw rows.
 
@@ -123,6 +156,16 @@ class Result:
         self._questions += 1
         setting, roles = self._run.federation, [node.role for node in self._run.simulator.nodes]
         return predict_in_one_place(setting.method, setting.options, data.task, roles, blocks, self._questions)
+
+
+def _counts(guard: Any) -> "TypeGuard[Guard]":
+    return isinstance(guard, Guard) and guard.on
+
+
+def _continuation(before: "Result | str | Path | None") -> Continuation | None:
+    if before is None or isinstance(before, Result):
+        return None if before is None else before.continuation()
+    return find_run(Path(before))
 
 
 def _of_each(data: Partition, blocks: Sequence[Any]) -> list[np.ndarray]:
@@ -145,6 +188,8 @@ def prepare(
     privacy: Mapping[str, Any] | None = None,
     track: Sequence[str] | Mapping[str, Any] = (),
     out: str | Path | None = None,
+    continue_from: "Result | str | Path | None" = None,
+    drop_columns: Sequence[str] = (),
     **train: Any,
 ) -> Run:
     """Make a run that is ready to start; see `train`."""
@@ -158,8 +203,9 @@ def prepare(
         track=track,
         **train,
     )
-    config = from_dict(shared | {"protocol": fields})
-    return prepare_run(with_models(config, party_model, server_model), data, out)
+    config = from_dict(shared | {"protocol": fields, "party": {"drop_columns": list(drop_columns)}})
+    models = with_models(config, party_model, server_model)
+    return prepare_run(models, data, out, before=_continuation(continue_from))
 
 
 def tables_from(
@@ -215,6 +261,9 @@ def train(
     outputs) or (shape, outputs) -> module, one for all parties or a list. Further settings are `embedding`,
     `aggregate`, `device`, `clock`, `privacy`, `track` (["mlflow"]), `out` and the keys of `[train]`, e.g. `epochs=20`.
     Settings that are left out have the method's defaults.
+
+    `continue_from` is an earlier result, or its folder: training starts from its networks. Make `data` with
+    `split(..., like=...)`. `drop_columns` names columns of the earlier run that are gone.
     """
     run = prepare(data, protocol, party_model, server_model, **settings)
     if not progress:

@@ -10,6 +10,7 @@ EXTRAS = {
     "align": "colonnade align: find the common rows of several tables",
     "serve": "predictions over HTTP, and numbers for Prometheus (network.metrics_port)",
     "ray": "--driver ray and --workers ray",
+    "onnx": "colonnade export --onnx",
     "track": "runs in MLflow, TensorBoard, Weights & Biases",
     "docs": "the documentation as a site",
     "dev": "tests, linters and builds",

@@ -153,6 +153,57 @@ def test_a_queue_counts_its_bytes_across_acknowledgements_and_restarts() -> None
     assert again.waiting_bytes == 0
 
 
+def test_a_queue_between_parties_has_room_for_a_share_of_all_data_and_no_more() -> None:
+    """A share of 5,000 bytes in ten messages, then a message of 100 bytes in each later event. None is acknowledged."""
+    queue = Conversation("bank", 1000, 1000, bursts=True)
+    for _ in range(10):
+        queue.put(bytes(500), event=1)
+        assert not queue.overflows
+    again = Conversation("bank", 1000, 1000, bursts=True)
+    again.load(queue.save())
+    later = 0
+    while not again.overflows:
+        later += 1
+        again.put(bytes(100), event=1 + later)
+    assert again.waiting_bytes == 1000 + 2 * 5000 + 100
+    plain = Conversation("bank", 1000, 1000, bursts=True)
+    for event in range(100):
+        plain.put(bytes(100), event)
+        if plain.overflows:
+            break
+    assert plain.waiting_bytes == 1000 + 2 * 100 + 100, "without a burst, the limit is the usual one"
+
+
+class Sharing(Echo):
+    """A party's role that sends another party 16 messages of 100 kB for each message of the server."""
+
+    name = "bank"
+
+    def handle(self, event: Event, now: int) -> list[Effect]:
+        if not isinstance(event, Received):
+            return []
+        return [Send("lab", Ball(np.zeros(25_000, np.float32)))] * 16
+
+
+def test_a_party_that_never_acknowledges_another_party_is_given_up(tmp_path: Path) -> None:
+    """Each burst is 1.6 MB; the limit is 2 MB and two bursts."""
+
+    async def run() -> None:
+        log = Log("bank", stream=io.StringIO())
+        node = Node(Sharing(), [Ball], tmp_path / "state", ["server"], LIMITS, log, far=["lab"])
+        node.open()
+        body = memoryview(bytes(Codec([Ball]).encode(Ball(np.zeros(1, np.float32)))))
+        queue, most = node.peers["lab"].conversation, 0
+        for sequence in range(1, 5):
+            node.received(node.peers["server"], sequence, body)
+            most = max(most, queue.waiting_bytes)
+            assert node.refused["queue"] == (sequence == 4)
+        assert 4.8e6 < most < LIMITS.max_queue_bytes + 2 * 1.7e6
+        node.close()
+
+    asyncio.run(run())
+
+
 def test_a_queue_has_room_for_two_of_the_largest_messages() -> None:
     assert Limits(max_message_mb=500.0).max_queue_bytes == 1000 * 2**20
     assert Limits().max_queue_bytes == 128 * 2**20

@@ -95,10 +95,22 @@ def test_rows_that_a_party_likes_better(batches: str) -> None:
     assert works(server.handle(Received(party.name, upload([*good, *further], batch=BATCH)), 0))
 
 
-def test_a_larger_batch_where_the_server_does_not_know_the_rows() -> None:
-    server, _ = roles("swift")
+def test_batches_of_two_sizes_follow_the_walk() -> None:
+    server, parties = roles("swift")
+    walk, half = parties[0].walk, BATCH // 2
     refused(server, "party-1", upload(np.arange(BATCH + 1)), f"{BATCH + 1} rows; {BATCH} is the most")
-    assert works(server.handle(Received("party-1", upload(np.arange(BATCH))), 0))
+    refused(server, "party-1", upload(np.arange(BATCH)), "differ from the agreed walk")
+    refused(server, "party-1", upload(walk.rows_from(0, half + 1)), "differ from the agreed walk")
+    assert works(server.handle(Received("party-1", upload(walk.rows_from(0, half))), 0))
+    refused(server, "party-1", upload(walk.rows_from(BATCH, half), 1), "differ from the agreed walk")
+    server.handle(Received("party-1", upload(walk.rows_from(half, BATCH), 1)), 0)
+    server.handle(PeerJoined("party-1", reset=True), 0)
+    refused(server, "party-1", upload(walk.rows_from(5 * ROWS, half), 1), "differ from the agreed walk")
+    server.handle(Received("party-1", upload(walk.rows_from(half, BATCH), 1)), 0)
+    server.validate()
+
+
+def test_zeroth_order_batches_follow_the_walk() -> None:
     server, _ = roles("cascaded", min_batch=4)
     refused(server, "party-1", upload(np.arange(BATCH + 4)), f"{BATCH + 4} rows; {BATCH + 3} is the most")
 

@@ -6,7 +6,7 @@ import pytest
 from colonnade.algorithms.batches import Walk
 from colonnade.algorithms.vafl.config import VaflOptions
 from colonnade.algorithms.vafl.messages import Embeddings, Gradient, Pace
-from colonnade.algorithms.vafl.pacing import Paces, sizes
+from colonnade.algorithms.vafl.pacing import Paces, Trail, sizes
 from colonnade.protocol.errors import ConfigError, RemoteProtocolError
 from colonnade.protocol.events import PeerJoined, PeerLost, Received, Send
 
@@ -87,6 +87,63 @@ def test_a_party_walks_on_in_half_batches(run):
     found, rows = [upload.batch for upload in uploads], np.concatenate([upload.rows for upload in uploads])
     assert found[:whole] == [BATCH] * whole and set(found[whole:]) == {BATCH // 2}
     assert sorted(rows[:64]) == list(range(64)), "each row once"
+
+
+ROWS = 40
+
+
+@pytest.fixture
+def trail():
+    return Trail((Walk(ROWS, BATCH, 0, "batches", 0),), ROWS, [BATCH, BATCH // 2], 2)
+
+
+def walked(trail, lengths):
+    """Take batches of these lengths, as a party sends them; returns their rows."""
+    place, taken = 0, []
+    for step, length in enumerate(lengths):
+        taken.append(trail.walks[0].rows_from(place, length))
+        assert trail.allows(0, step, taken[-1], step == 0)
+        trail.note(0, step, taken[-1], step == 0)
+        place += len(taken[-1])
+    return place, taken
+
+
+def test_the_server_follows_a_party_through_its_walk(trail):
+    whole, half = BATCH, BATCH // 2
+    place, taken = walked(trail, [whole, half, half, whole, half])
+    step, following = len(taken), trail.walks[0].rows_from
+    assert not trail.allows(0, step, following(place + 1, half), False), "not where the last one ended"
+    assert not trail.allows(0, step, following(place, half)[::-1], False)
+    assert not trail.allows(0, step, following(place, half - 1), False), "of no agreed size"
+    assert not trail.allows(0, step, taken[-1], False)
+    assert trail.allows(0, step, following(place, half), False)
+    assert trail.allows(0, step + 1, following(place + half, half), False), "one batch was answered meanwhile"
+
+
+def test_the_server_finds_a_party_that_returned_to_an_earlier_state(trail):
+    _, taken = walked(trail, [BATCH // 2] * 12)
+    for step in (11, 10, 3, 0):
+        assert trail.allows(0, step, taken[step], True)
+    assert not trail.allows(0, 3, trail.walks[0].rows_from(7 * ROWS, BATCH // 2), True), "not in its epochs"
+    assert not trail.allows(0, 3, np.arange(BATCH // 2, dtype=np.int32), True)
+    trail.note(0, 3, taken[3], True)
+    assert trail.allows(0, 4, taken[4], False) and not trail.allows(0, 4, taken[6], False)
+
+
+def test_a_server_without_memory_finds_the_place_too(trail):
+    place, taken = walked(trail, [BATCH, BATCH // 2] * 20)
+    empty = Trail(trail.walks, ROWS, trail.sizes, 2)
+    assert empty.allows(0, 39, taken[39], True)
+    empty.note(0, 39, taken[39], True)
+    assert empty.allows(0, 40, trail.walks[0].rows_from(place, BATCH), False)
+    assert not empty.allows(0, 40, trail.walks[0].rows_from(place + 8, BATCH), False)
+    copy = Trail(trail.walks, ROWS, trail.sizes, 2)
+    copy.load(empty.save())
+    assert (copy.starts, copy.ends) == (empty.starts, empty.ends)
+
+
+def test_too_many_places_are_not_searched(trail):
+    assert trail.allows(0, 2**40 - 1, np.arange(BATCH, dtype=np.int32), True)
 
 
 @pytest.mark.parametrize("rows", [0, 1, 3, 5, 64, -16])

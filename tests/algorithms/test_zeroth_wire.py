@@ -96,10 +96,15 @@ def test_no_direction_is_used_twice(simulate):
 
 
 @pytest.fixture
-def served(resolve):
-    """A server that has started, with three parties and 1438 rows."""
+def served(resolve, monkeypatch):
+    """A server that has started, with three parties and 1438 rows.
 
-    def make(method="cascaded", **options):
+    Unless `walks`, a party chooses its rows: the rules do not depend on the agreed walk.
+    """
+
+    def make(method="cascaded", walks=False, **options):
+        if not walks:
+            monkeypatch.setattr("colonnade.algorithms.zeroth.server.are_same", lambda sent, agreed: True)
         server, *_ = resolve(tables(method, **options), parties=3).roles()
         server.handle(Started(b"key"), 0)
         for m in range(3):
@@ -260,6 +265,22 @@ def test_rows_of_a_coordinated_round_must_agree(served):
     assert not server.questions.counts[1].any()
     server.handle(Received("party-2", probe(agreed)), 0)
     np.testing.assert_array_equal(server.questions.counts[1], server.questions.counts[0])
+
+
+@pytest.mark.parametrize("method", ["cascaded", "zoo", "frozen"])
+@pytest.mark.parametrize("batches", ["own", "shared"])
+def test_rows_are_those_of_the_agreed_walk(method, batches, served):
+    server, directions = served(method, walks=True, batches=batches), int(method != "frozen")
+    first, second = server.walks[0].batch(0), server.walks[0].batch(1)
+    for rows in (second, first[::-1], first[:8], range(32)):
+        refused(server, probe(rows, directions=directions), "party-1: sent rows for step 0 that differ from the agreed")
+    others = probe(server.walks[1].batch(0), directions=directions)
+    if batches == "own":
+        refused(server, others, "differ from the agreed walk")
+    ask(server, probe(first, directions=directions))
+    refused(server, probe(first, 1, directions=directions), "party-1: sent rows for step 1 that differ from the agreed")
+    ask(server, probe(second, 1, directions=directions))
+    assert server.questions.counts[0].sum() == 64
 
 
 def test_rows_without_a_batch_are_taken_without_an_answer(served):

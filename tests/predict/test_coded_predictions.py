@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from colonnade.algorithms.fedvs.prediction import CodedAnswer, CodedParty, CodedShare
-from colonnade.algorithms.prediction.messages import Question
+from colonnade.algorithms.prediction.messages import Asked, Found, Question
 from colonnade.algorithms.prediction.sums import Contribute
 from colonnade.config.schema import from_dict
 from colonnade.data import load, party_share, save_share, server_share, split
@@ -27,6 +27,7 @@ from colonnade.models.polynomial import powers
 from colonnade.predict.asking import door_of
 from colonnade.predict.processes import predicting_party, predicting_server
 from colonnade.predict.tokens import Tokens
+from colonnade.privacy.field import P
 from colonnade.protocol.errors import ConfigError, RemoteProtocolError
 from colonnade.protocol.events import Emit, Received, Send, Started, WorkDone
 
@@ -60,7 +61,8 @@ class World:
             "network": network,
             "server" if name == "server" else "party": {"data": f"{self.folder}/{name}.safetensors"},
         }
-        log, out = Log(name, stream=io.StringIO()), self.folder / "run" / name
+        self.log = self.log if name != "server" else io.StringIO()  # of the newest server
+        log, out = Log(name, stream=self.log if name == "server" else io.StringIO()), self.folder / "run" / name
         if name == "server":
             return ServerSide(from_dict(tables), out, log)
         return PartySide(from_dict(tables), name, out, log)
@@ -165,6 +167,76 @@ def test_a_party_that_straggles_after_sharing_is_not_needed(trained, sent):
     sent.note.straggles = True
     found = [answer["probabilities"] for answer in trained.ask(*ids)]
     np.testing.assert_allclose(found, trained.plain(np.arange(ASKED)), atol=2e-3)
+
+
+# Wrong answers. R = 3 of five parties; with `spare = 2` the server finds one wrong answer.
+
+
+@pytest.fixture(scope="module")
+def checked(tmp_path_factory):
+    world = World(tmp_path_factory.mktemp("checked"), K=1, T=1, spare=2)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(dial, "FIRST_PAUSE_S", 0.02)
+        world.train()
+        yield world
+
+
+def changed(monkeypatch, change):
+    """Pass every answer of a party through `change`; None: it is not sent."""
+    original = Node._send
+
+    def send(self, effect):
+        message = effect.message
+        if isinstance(message, CodedAnswer):
+            message = change(self.role.name, message)
+        if message is not None:
+            original(self, Send(effect.to, message))
+
+    monkeypatch.setattr(Node, "_send", send)
+
+
+def off(answer, by=1):
+    return CodedAnswer(answer.nonce, (answer.values + by) % np.uint32(P))
+
+
+@pytest.mark.parametrize("liar", ["p0", "p4"])
+def test_a_wrong_answer_is_located_and_the_prediction_is_exact(checked, monkeypatch, liar):
+    calm = checked.ask(*checked.data.ids[:ASKED])
+    changed(monkeypatch, lambda name, answer: off(answer) if name == liar else answer)
+    assert checked.ask(*checked.data.ids[:ASKED]) == calm
+    assert f"wrong answer to a prediction, left out party={liar}" in checked.log.getvalue()
+
+
+def test_wrong_answers_that_cannot_be_located_are_no_prediction(checked, monkeypatch):
+    lies = {"p1": 1, "p3": 2}  # with twice the same lie, p2 would fit worse
+    changed(monkeypatch, lambda name, answer: off(answer, lies.get(name, 0)))
+    (answer,) = checked.ask(checked.data.ids[0])
+    assert answer["probabilities"] is None and answer["refused"]
+    assert "the answers do not fit together" in checked.log.getvalue()
+
+
+def test_a_prediction_waits_half_of_the_deadline_for_spare_answers(checked, monkeypatch):
+    (calm,) = checked.ask(checked.data.ids[0])
+    changed(monkeypatch, lambda name, answer: None if name in ("p1", "p3") else answer)
+    assert checked.ask(checked.data.ids[0]) == [calm]
+
+
+def test_answers_that_cannot_be(checked):
+    server, ids = predicting_server(checked.side("server")).node.role, list(checked.data.ids[:2])
+    server.handle(Started(b"key"), 0)
+    server.handle(Asked(1, ids, list(NAMES)), 0)
+    for name in NAMES:
+        effects = server.handle(Received(name, Found(1, 0, np.ones(2, bool), np.zeros((2, 0), np.float32))), 0)
+    nonce = next(effect.message.nonce for effect in effects if isinstance(effect, Send))
+    good = np.zeros((2, 3), np.uint32)
+    for values in (good[:1], good[:, :2], good.astype(np.int64), good + np.uint32(P), good.astype(np.float32)):
+        with pytest.raises(RemoteProtocolError, match="p1: a coded sum"):
+            server.handle(Received("p1", CodedAnswer(nonce, values)), 0)
+    assert server.handle(Received("p1", CodedAnswer(nonce + 1, good)), 0) == [], "of no sum, or too late"
+    server.handle(Received("p1", CodedAnswer(nonce, good)), 0)
+    with pytest.raises(RemoteProtocolError, match="p1: answers one sum twice"):
+        server.handle(Received("p1", CodedAnswer(nonce, good + np.uint32(1))), 0)
+    assert list(server.state.answers[nonce].values) == [1]
 
 
 def test_rows_in_segments(tmp_path, monkeypatch):

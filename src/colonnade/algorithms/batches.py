@@ -9,7 +9,7 @@ from colonnade.algorithms.training import Training
 from colonnade.protocol.messages import Array
 from colonnade.protocol.seeds import generator
 
-__all__ = ["Rows", "Walk", "are_distinct", "are_same", "is_rows", "rows_per_message", "walk_of"]
+__all__ = ["Rows", "Walk", "are_distinct", "are_same", "is_rows", "rows_per_message", "walk_of", "walks_of"]
 
 MOST_ROWS, MOST_BYTES = 8192, 32 * 2**20  # limits of a message when a party sends all rows of a table
 
@@ -116,3 +116,9 @@ def walk_of(training: Training, party: int | None, smallest: int = 1) -> Walk:
     """Return the walk of one party, or the walk that all parties share (None). The server knows them, too."""
     path = ("batches",) if party is None else ("batches", party)
     return Walk(training.rows, training.batch_size, training.seed, *path, smallest=smallest)
+
+
+def walks_of(training: Training, parties: int, shared: bool, smallest: int = 1) -> tuple[Walk, ...]:
+    """Return the walk of each party, as the server computes them to check uploads."""
+    common = walk_of(training, None, smallest)
+    return tuple(common if shared else walk_of(training, party, smallest) for party in range(parties))

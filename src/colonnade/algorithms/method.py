@@ -18,6 +18,7 @@ from colonnade.data.task import Task
 from colonnade.models import Factory
 from colonnade.privacy.accountant import THEOREM_6
 from colonnade.privacy.guard import Guard
+from colonnade.privacy.ledger import Earlier
 from colonnade.privacy.settings import Budget, PrivacySettings
 from colonnade.protocol.messages import Array, Payload
 from colonnade.protocol.role import SERVER, Coordinating, Role
@@ -104,6 +105,7 @@ class ServerSetup(Generic[O_co]):
         None  # bool (rows, parties): which party lacks which training row, and which held-out row
     )
     tables: Tables = field(default_factory=Tables)
+    target_scale: tuple[float, float] | None = None  # mean and spread of a regression's targets; None: of `y_train`
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,11 +130,12 @@ class PartySetup(Generic[O_co]):
     y_test: Array | None = None
     privacy: PrivacySettings = field(default_factory=PrivacySettings)
     budget: Budget | None = None  # the party's own
+    earlier: Earlier | None = None  # the account of the run that this one continues
 
     def guard(self) -> Guard:
         """Return the guard that checks everything that leaves this party's network."""
         rows = self.train.shape[0], self.test.shape[0]
-        return Guard(self.privacy, self.budget, self.name, *rows, self.options.claim)
+        return Guard(self.privacy, self.budget, self.name, *rows, self.options.claim, self.earlier)
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,11 +9,13 @@ from colonnade.algorithms.training import Training
 from colonnade.models import (
     Objective,
     OptimiserSpec,
+    PartyDropout,
     ServerNetwork,
     aggregated_width,
     server_module,
     with_party_dropout,
 )
+from colonnade.models.continued import Continued
 from colonnade.protocol.role import SERVER
 from colonnade.protocol.seeds import derive
 
@@ -33,7 +35,9 @@ def server_network(
     inputs = aggregated_width(setup.aggregate, setup.widths)
     module = server_module(setup.model, inputs, setup.task.outputs, derive(training.seed, "init", SERVER))
     module, how = with_party_dropout(module, training.party_dropout, setup.widths, setup.aggregate, lacking)
-    objective = Objective(setup.task, setup.y_train)
+    if isinstance(module, PartyDropout) and isinstance(setup.model, Continued):
+        module.fallback.data = setup.model.fallback(module.fallback.data)
+    objective = Objective(setup.task, setup.y_train, setup.target_scale)
     spec = (optimiser or training.server_optimiser).averaging(setup.options.average)
     return kind(module.to(setup.device), spec, objective, how, len(setup.parties))
 

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from colonnade.algorithms.batches import Rows, Walk
+from colonnade.algorithms.batches import Rows
 from colonnade.algorithms.observations import Asking, Batches, Observations, Upload
 from colonnade.protocol.messages import Array
 from colonnade.protocol.seeds import generator
@@ -170,7 +170,7 @@ class PackedRows(Client):
     With y = −a·(0, 1, 2, …) and a large, softmax is certain of class 0 and the loss of a row is a·label, whatever the
     other parties add. The i-th row has a = 64 in c and 64·base^i in ĉ, so that batch·(ĥ − h)/64 = Σ (base^i −
     1)·label_i: a float64 holds about a dozen such digits. All other rows have ĉ = c and cancel. The client asks about
-    every row once, in batches as small as the server allows.
+    the batches of the agreed walk: in coordinated rounds for one epoch, else until it knows every label.
     """
 
     effort, hurried = 0.0, True
@@ -184,18 +184,16 @@ class PackedRows(Client):
         self._digits = floor((self.BITS + log2((self._base - 1) / classes)) / log2(self._base))
         # One logit has loss a·(1 − label) at +a; several have loss a·label at −a·(0, 1, 2, …).
         self._ramp = np.ones(1, np.float32) if place.width == 1 else -np.arange(place.width, dtype=np.float32)
-        smallest = place.asking.min_batch
-        small = Walk(place.rows, smallest, place.seed, "attack", place.index, smallest=smallest)
-        self._walk: Batches = place.walk if place.asking.coordinated else small
         self._chosen = np.zeros(0, np.int64)
 
     def ask(self, step: int) -> Upload | None:
         """Return the next batch; as many of its rows as fit into the answer carry a digit."""
         place = self.place
-        if step >= self._walk.per_epoch:
+        if step >= place.walk.per_epoch and (place.asking.coordinated or (self.guesses != UNKNOWN).all()):
             return None
-        self.rows = self._walk.batch(step)
-        self._chosen = np.arange(len(self.rows))[: place.asking.directions * self._digits]
+        self.rows = place.walk.batch(step)
+        unknown = np.flatnonzero(self.guesses[self.rows] == UNKNOWN)
+        self._chosen = unknown[: place.asking.directions * self._digits]
         c = _normal(self.random, len(self.rows), place.width)
         c[self._chosen] = self.CERTAIN * self._ramp
         perturbed = np.repeat(c[None], place.asking.directions, 0)

@@ -6,7 +6,19 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from colonnade.cli.one_side import log_of, trusted_config
-from colonnade.cli.options import LogJson, LogLevel, Out, Parent, Predict, Setting, SideConfig, Trust
+from colonnade.cli.options import (
+    Continue,
+    DropColumns,
+    LogJson,
+    LogLevel,
+    Out,
+    Parent,
+    Predict,
+    Setting,
+    SideConfig,
+    Trust,
+    with_dropped,
+)
 from colonnade.cli.printing import say_note
 
 if TYPE_CHECKING:
@@ -26,6 +38,8 @@ def join(
     log_level: LogLevel = "info",
     predict: Predict = False,
     trust: Trust = None,
+    continues: Continue = None,
+    drop_columns: DropColumns = None,
     parent: Parent = None,
 ) -> None:
     """Take part in a federation with this party's own columns: connect to the server, and open no port.
@@ -33,6 +47,7 @@ def join(
     Examples:
       colonnade join clinic.toml --party clinic
       colonnade join clinic.toml --party clinic --predict
+      colonnade join clinic.toml --party clinic --out runs/june --continue runs/clinic
     """
     from colonnade.deployment.party_host import PartyHost
     from colonnade.deployment.party_training import PartyTraining
@@ -41,7 +56,8 @@ def join(
     from colonnade.results.places import own_folder
 
     log = log_of(party, log_json, log_level)
-    side = _side(trusted_config(config, settings, trust), party, out or own_folder(config, party), log)
+    checked = trusted_config(config, with_dropped(settings, drop_columns), trust)
+    side = _side(checked, party, out or own_folder(config, party), log, continues)
     if predict:
         with tls_refusals_to(log):
             return _answer(side, parent)
@@ -57,10 +73,10 @@ def join(
             _answer(side, parent)
 
 
-def _side(config: "Config", name: str, out: Path, log: "Log") -> "PartySide":
+def _side(config: "Config", name: str, out: Path, log: "Log", continues: Path | None) -> "PartySide":
     from colonnade.deployment.party_side import PartySide
 
-    side = PartySide(config, name, out, log)
+    side = PartySide(config, name, out, log, continues)
     for note in side.share.notes:
         log.info("note", about=note)
     return side

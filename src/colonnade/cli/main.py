@@ -20,6 +20,7 @@ from colonnade.cli.compare import compare
 from colonnade.cli.data import data_app
 from colonnade.cli.demo import demo
 from colonnade.cli.doctor import doctor
+from colonnade.cli.export import export
 from colonnade.cli.init import init
 from colonnade.cli.invite import invite
 from colonnade.cli.join import join
@@ -34,6 +35,7 @@ from colonnade.cli.serve import serve
 from colonnade.cli.status import status
 from colonnade.cli.sweep import sweep
 from colonnade.cli.token import token_app
+from colonnade.cli.train import train
 from colonnade.cli.up import up
 from colonnade.cli.watch import watch
 from colonnade.protocol.errors import ColonnadeError
@@ -66,7 +68,7 @@ def _options(
 
 
 # In the order of `colonnade --help`.
-experiments = (run, compare, sweep, demo, protocols, report)
+experiments = (run, train, compare, sweep, demo, protocols, report, export)
 members = (serve, join, up, status, watch, predict, align, init, invite, accept, admit, check, doctor)
 for command in (*experiments, *members):
     app.command(cls=ListsMethods if command in (compare, sweep) else None)(command)

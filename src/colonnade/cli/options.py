@@ -1,5 +1,6 @@
 """Options and arguments that several commands share."""
 
+import json
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -12,6 +13,8 @@ __all__ = [
     "Categorical",
     "Columns",
     "ConfigFile",
+    "Continue",
+    "DropColumns",
     "ListsMethods",
     "LogJson",
     "LogLevel",
@@ -31,6 +34,7 @@ __all__ = [
     "Workers",
     "names_in",
     "private_settings",
+    "with_dropped",
 ]
 
 Setting = Annotated[
@@ -61,6 +65,22 @@ RaceWorkers = Annotated[
 ]
 Address = Annotated[
     str | None, typer.Option(help="host:port of a running Ray cluster. Default: start one on this machine.")
+]
+
+# For a run that starts from the networks of an earlier one.
+Continue = Annotated[
+    Path | None,
+    typer.Option(
+        "--continue", metavar="FROM", help="Start a new run from the trained networks in this folder of an earlier run."
+    ),
+]
+DropColumns = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--drop-columns",
+        metavar="COLUMN",
+        help="With --continue: this column of the earlier run is gone, and its weights with it; repeatable.",
+    ),
 ]
 
 # For one member of a federation.
@@ -119,6 +139,11 @@ class ListsMethods(TyperCommand):
         names = ", ".join((*METHODS, *installed().methods))
         self.epilog = f"Methods: {names}. To see what each does: colonnade protocols"
         super().format_help(*args)
+
+
+def with_dropped(settings: list[str] | None, columns: list[str] | None) -> list[str] | None:
+    """Add --drop-columns to the settings, as `party.drop_columns`."""
+    return [*(settings or []), f"party.drop_columns={json.dumps(columns)}"] if columns else settings
 
 
 def names_in(text: str) -> list[str]:

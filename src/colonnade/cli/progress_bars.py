@@ -1,7 +1,7 @@
 """Progress bars, and the live table of a comparison, in the terminal."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,7 @@ from rich.text import Text
 from colonnade.cli.in_notebook import NotebookLive, in_notebook
 from colonnade.config.resolve import load_partition
 from colonnade.config.schema import Config
-from colonnade.data import Partition
+from colonnade.data import NOTHING_FITTED, Fitted, Partition
 from colonnade.experiments.compare import Entry
 from colonnade.experiments.run import Run, Standing
 from colonnade.results.summary import Summary
@@ -36,12 +36,14 @@ _WORDS = ("running", "failed", "done", "waiting")
 _RANKS = {FAILED: 1, "done": 2, "waiting": 3}
 
 
-def load_with_bar(config: Config, console: Console | None = None) -> Partition:
-    """Load a config's data under a progress bar."""
+def load_with_bar(
+    config: Config, console: Console | None = None, before: Mapping[str, Fitted] = NOTHING_FITTED
+) -> Partition:
+    """Load a config's data under a progress bar; `before` as in `load_partition`."""
     console = console or Console()
     with Progress(*bar_columns(), console=console, transient=True, disable=not console.is_terminal) as progress:
         task = progress.add_task(f"loading {config.data.name}", total=1.0, text="")
-        return load_partition(config, lambda text, done: progress.update(task, completed=done, text=text))
+        return load_partition(config, lambda text, done: progress.update(task, completed=done, text=text), before)
 
 
 def run_with_bar(run: Run, console: Console | None = None) -> Summary:

@@ -3,11 +3,21 @@
 import shlex
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from colonnade.cli.options import Address, ConfigFile, RunOut, Seed, Setting, Workers
+from colonnade.cli.options import (
+    Address,
+    ConfigFile,
+    Continue,
+    DropColumns,
+    RunOut,
+    Seed,
+    Setting,
+    Workers,
+    with_dropped,
+)
 from colonnade.cli.printing import console, program, say, typed_command
 from colonnade.cli.workers import cluster, parse_workers
 from colonnade.protocol.errors import ConfigError
@@ -34,6 +44,8 @@ def run(
     workers: Workers = "1",
     address: Address = None,
     resume: Annotated[Path | None, typer.Option(metavar="DIR", help="Continue the stopped run in this folder.")] = None,
+    continues: Continue = None,
+    drop_columns: DropColumns = None,
 ) -> None:
     """Train once.
 
@@ -41,6 +53,7 @@ def run(
       colonnade run
       colonnade run race.toml --set protocol.name=t-sync --set protocol.t=3 --seed 1
       colonnade run race.toml --resume runs/race-1
+      colonnade run june.toml --continue runs/may-1
     """
     from colonnade.cli.progress_bars import load_with_bar
     from colonnade.config.schema import from_dict, typed_tables
@@ -53,6 +66,9 @@ def run(
         raise ConfigError("--driver", driver, "use 'sim', 'processes' or 'ray'")
     if resume is not None and out is not None:
         raise ConfigError("--out", str(out), "--resume continues in its own folder; remove --out")
+    if resume is not None and continues is not None:
+        raise ConfigError("--continue", str(continues), "starts a new run; --resume finishes a stopped one: remove one")
+    settings = with_dropped(settings, drop_columns)
     before = tables_of(resume) if config is None and resume is not None else None
     tables = typed_tables(config, settings, {} if seed is None else {"train.seed": seed}, before)
     checked = from_dict(tables)
@@ -74,9 +90,10 @@ def run(
         )
     on_ray = "ray" in (chosen, driver)
     if on_ray and resume is None:
-        load = load_ahead(checked, out, load)
+        load = load_ahead(checked, out, load, continues)
     with cluster(on_ray, address):
-        started = launch(checked, out, resume=resume is not None, load=load, driver=driver, workers=chosen)
+        how: Any = {"load": load, "driver": driver, "workers": chosen, "continues": continues}
+        started = launch(checked, out, resume=resume is not None, **how)
         for note in started.notes:
             say(f"Note: {note}")
         note_command(out, typed_command())

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from colonnade.cli.one_side import log_of, trusted_config
-from colonnade.cli.options import LogJson, LogLevel, Out, Parent, Predict, Setting, SideConfig, Trust
+from colonnade.cli.options import Continue, LogJson, LogLevel, Out, Parent, Predict, Setting, SideConfig, Trust
 from colonnade.cli.printing import console, say_note
 from colonnade.extras import require_extra
 
@@ -26,6 +26,7 @@ def serve(
     log_level: LogLevel = "info",
     predict: Predict = False,
     trust: Trust = None,
+    continues: Continue = None,
     parent: Parent = None,
 ) -> None:
     """Run the server of a federation: it holds the labels, and the parties connect to it.
@@ -35,6 +36,7 @@ def serve(
     Examples:
       colonnade serve server.toml
       colonnade serve server.toml --predict
+      colonnade serve server.toml --out runs/june --continue runs/server
     """
     from colonnade.cli.summary import print_summary
     from colonnade.deployment.process import leave_if_stopped, run_process
@@ -44,7 +46,8 @@ def serve(
     from colonnade.results.places import own_folder
 
     log = log_of("server", log_json, log_level)
-    side = _side(trusted_config(config, settings, trust), out or own_folder(config, "server"), log)
+    checked = trusted_config(config, settings, trust)
+    side = _side(checked, out or own_folder(config, "server"), log, continues)
     if predict or side.config.predict.stay:  # before any training, not after it
         require_extra("serve", "answering predictions over HTTP", "h11")
     if predict:
@@ -65,10 +68,10 @@ def serve(
             _answer(side, parent)
 
 
-def _side(config: "Config", out: Path, log: "Log") -> "ServerSide":
+def _side(config: "Config", out: Path, log: "Log", continues: Path | None) -> "ServerSide":
     from colonnade.deployment.server_side import ServerSide
 
-    side = ServerSide(config, out, log)
+    side = ServerSide(config, out, log, continues)
     for note in side.share.notes:
         log.info("note", about=note)
     return side

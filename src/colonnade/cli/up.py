@@ -2,11 +2,11 @@
 
 from contextlib import suppress
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
-from colonnade.cli.options import RunOut, Seed, Setting
+from colonnade.cli.options import Continue, DropColumns, RunOut, Seed, Setting
 from colonnade.cli.printing import console
 from colonnade.cli.run import run
 
@@ -28,6 +28,8 @@ def up(
             "--predict", help="Answer prediction requests after the training; with --resume, from a run that has ended."
         ),
     ] = False,
+    continues: Continue = None,
+    drop_columns: DropColumns = None,
 ) -> None:
     """Start a whole federation on this machine, each role in its own process, over loopback with mutual TLS.
 
@@ -36,12 +38,14 @@ def up(
       colonnade up race.toml --set protocol.name=sync
       colonnade up race.toml --predict
       colonnade up --resume runs/race-1 --predict
+      colonnade up june.toml --continue runs/may-1
     """
     if predict and resume is not None:
         _answer(resume)
     else:
         stay = ["predict.stay=true"] if predict else []
-        run(config, [*(settings or []), *stay], seed, out, "processes", resume=resume)
+        how: Any = {"resume": resume, "continues": continues, "drop_columns": drop_columns}
+        run(config, [*(settings or []), *stay], seed, out, "processes", **how)
 
 
 def _answer(folder: Path) -> None:

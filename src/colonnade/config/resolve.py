@@ -9,7 +9,7 @@ A `Federation` is a plan with the data and the setups of all roles, for drivers 
 """
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, get_args
 
@@ -21,9 +21,10 @@ from colonnade.algorithms import DEFAULT_METHOD, METHODS, find_method
 from colonnade.algorithms.method import SERVER, Defaults, Method, Options, PartySetup, ServerSetup, Top
 from colonnade.algorithms.table_file import Tables
 from colonnade.algorithms.training import Every, StepRule, Training
+from colonnade.config.continuing import Continuation
 from colonnade.config.schema import Config, RoleDevices, RoleRates, TrainConfig, unknown_key
 from colonnade.config.settle import limits_of, settled
-from colonnade.data import Partition, Task, load, split
+from colonnade.data import NOTHING_FITTED, Fitted, Partition, Task, load, split
 from colonnade.data.suggest import listing
 from colonnade.models import Factory, OptimiserSpec, default_metric
 from colonnade.models.metrics import require_metric
@@ -45,6 +46,7 @@ __all__ = [
     "make_plan",
     "parties_of",
     "privacy_of",
+    "refuse_dropped",
     "refuse_fitted",
     "refuse_unbuildable",
     "scale_of",
@@ -66,6 +68,7 @@ class Federation:
     server: ServerSetup[Any]
     parties: list[PartySetup[Any]]
     notes: tuple[str, ...] = ()  # remarks for readers of the results
+    before: Continuation | None = None  # the run that this one continues
 
     @property
     def method(self) -> Method[Any]:
@@ -97,8 +100,13 @@ Labels = tuple[Task, Array, Array]  # the task, the labels to train on, and thos
 Loading = Callable[[str, float], None]  # called with what is being read, and the part of it that is read (0 to 1)
 
 
-def load_partition(config: Config, progress: Loading | None = None) -> Partition:
-    """Load the data of all parties; raises ConfigError for the config of one member, which has only its own data."""
+def load_partition(
+    config: Config, progress: Loading | None = None, before: Mapping[str, Fitted] = NOTHING_FITTED
+) -> Partition:
+    """Load the data of all parties; raises ConfigError for the config of one member, which has only its own data.
+
+    `before` is what the parties fitted in the run that this one continues.
+    """
     config.refuse_one_side()
     data = config.data
     table = load(
@@ -126,6 +134,7 @@ def load_partition(config: Config, progress: Loading | None = None) -> Partition
         validation_fraction=data.validation_fraction,
         split_seed=data.split_seed,
         release=True,  # no other code holds this table
+        before=before,
     )
 
 
@@ -136,9 +145,12 @@ def scale_of(config: Config) -> str | None:
 
 
 def federation(
-    config: Config, data: Partition | None = None, load_data: Callable[[Config], Partition] = load_partition
+    config: Config,
+    data: Partition | None = None,
+    load_data: Callable[[Config], Partition] = load_partition,
+    before: Continuation | None = None,
 ) -> Federation:
-    """Resolve a config; `data` may be given instead of loaded."""
+    """Resolve a config; `data` may be given instead of loaded. `before`: the run that this one continues."""
     method_of(config.protocol)  # before the data are read, which may take minutes
     data = load_data(config) if data is None else data
     config = settled(config, len(data.y_train), data.validation)
@@ -153,6 +165,15 @@ def federation(
     shares = zip(data.train, data.test, data.shapes, strict=True)
     labels = (data.task, data.y_train, data.y_test)
     setups = [plan.party(index, *share, labels) for index, share in enumerate(shares)]
+    if before is not None:
+        dropped = config.party.drop_columns
+        former = before.former()
+        before.require((SERVER, *(name for name in data.parties if name in former)))
+        before.check_dropped(dropped, data.parties)
+        server = before.server(server)
+        setups = [before.party(setup, data.fitted(setup.index), dropped, "data") for setup in setups]
+    else:
+        refuse_dropped(config)
     notes = plan.method.check(server, setups) if plan.method.check is not None else ()
     return Federation(
         config=config,
@@ -161,13 +182,20 @@ def federation(
         server=server,
         parties=setups,
         notes=(*data.notes, *notes, *plan.privacy.notes(len(data.y_train))),
+        before=before,
     )
 
 
-def refuse_unbuildable(config: Config, data: Partition) -> None:
+def refuse_dropped(config: Config) -> None:
+    """Raise ConfigError for `party.drop_columns` in a run that continues no other."""
+    if config.party.drop_columns:
+        raise ConfigError("party.drop_columns", config.party.drop_columns, "is for a run with --continue: leave it out")
+
+
+def refuse_unbuildable(config: Config, data: Partition, before: Continuation | None = None) -> None:
     """Make every role once, on the CPU, so that errors appear before anything is started elsewhere."""
     replaced = msgspec.structs.replace
-    federation(replaced(config, model=replaced(config.model, device="cpu")), data).roles()
+    federation(replaced(config, model=replaced(config.model, device="cpu")), data, before=before).roles()
 
 
 @dataclass(frozen=True, slots=True)

@@ -190,6 +190,7 @@ class PartyConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     optimiser: str | dict[str, Any] | None = None
     learning_rate: float | None = None
     predict_data: str | None = None  # further rows of the same columns, for predictions alone
+    drop_columns: list[str] = []  # columns of the run that this one continues, whose weights may go
     budget: Budget | None = None
     budgets: dict[str, Budget] = {}  # if one config stands for several parties: in the simulator and `up`
 

@@ -12,6 +12,7 @@ The modules, lowest layer first:
 - `sources`: from a name or a path to a table.
 - `alignment`: which rows the members have in common.
 - `columns`: which party holds which columns. `encoding`, `block`, `scaling`, `prepare`: one party's numbers.
+  `fitted`: what it fitted, for a later run.
 - `partition`: a whole dataset, split. `blocks`: the same from one table per party. `frames`: DataFrames.
 - `share`, `share_file`: what one role holds. `lookup`: a party's rows by their ids.
 """
@@ -21,6 +22,7 @@ from colonnade.data.blocks import Blocks, from_blocks, named_blocks, partition_o
 from colonnade.data.dataset import Dataset, View, from_arrays, from_views
 from colonnade.data.dialect import Dialect
 from colonnade.data.encoding import Encoder
+from colonnade.data.fitted import NOTHING_FITTED, Fitted
 from colonnade.data.lookup import Lookup, party_lookup
 from colonnade.data.partition import Partition, split
 from colonnade.data.prepare import RowSplit
@@ -45,11 +47,13 @@ from colonnade.data.sources import load
 from colonnade.data.task import Task
 
 __all__ = [
+    "NOTHING_FITTED",
     "Alignment",
     "Blocks",
     "Dataset",
     "Dialect",
     "Encoder",
+    "Fitted",
     "IdRules",
     "Ids",
     "Lookup",

@@ -13,6 +13,7 @@ from scipy import sparse as scipy_sparse
 
 from colonnade.data.columns import check_name
 from colonnade.data.dataset import check_table
+from colonnade.data.fitted import NOTHING_FITTED, Fitted
 from colonnade.data.frames import frame_of, is_frame
 from colonnade.data.partition import Partition
 from colonnade.data.prepare import Preparation, Rows, RowSplit, prepare, prepare_sparse
@@ -35,15 +36,16 @@ def from_blocks(
     test_fraction: float = 0.2,
     validation_fraction: float = 0.1,
     split_seed: int = 0,
+    before: Mapping[str, Fitted] = NOTHING_FITTED,
 ) -> Partition:
-    """Make a partition, as `split` does, from the parties' blocks and the server's labels.
+    """Make a partition, as `split` does, from the parties' blocks and the server's labels; `before` as there.
 
     Example: `from_blocks({"bank": bank_frame, "shop": shop_array}, defaulted)`.
     """
     held = named_blocks(blocks)
     labels, task = read_labels(np.asarray(y))
     rows, validation = RowSplit(test_fraction, validation_fraction, split_seed).of("blocks", len(labels))
-    return partition_of(held, labels, task, rows, validation, categorical, scale, missing)
+    return partition_of(held, labels, task, rows, validation, categorical, scale, missing, before)
 
 
 def named_blocks(blocks: Blocks) -> dict[str, Any]:
@@ -71,6 +73,7 @@ def partition_of(
     categorical: Sequence[str] = (),
     scale: str | None = None,
     missing: str = "refuse",
+    before: Mapping[str, Fitted] = NOTHING_FITTED,
 ) -> Partition:
     """Do the work of `from_blocks` for labels that are already read and rows that are already chosen."""
     tables = {party: _table(party, block, categorical) for party, block in blocks.items()}
@@ -82,7 +85,7 @@ def partition_of(
         if x.shape[0] != len(y):
             raise DataError(f"{party}: {x.shape[0]} rows, but there are {len(y)} labels")
         lies_sparse = scipy_sparse.issparse(x)
-        how = Preparation(scale or ("none" if lies_sparse else "standard"), missing)
+        how = Preparation(scale or ("none" if lies_sparse else "standard"), missing, before=before)
         index = np.arange(len(names), dtype=np.int64)
         shares.append((prepare_sparse if lies_sparse else prepare)(x, index, names, party, rows, how))
     ends = np.cumsum([0, *(len(names) for _, names in tables.values())])

@@ -16,6 +16,7 @@ from colonnade.data.block import Block, refuse_unusable
 from colonnade.data.columns import assign, row_shape
 from colonnade.data.dataset import Dataset
 from colonnade.data.encoding import Encoder
+from colonnade.data.fitted import NOTHING_FITTED, Fitted, fitted_of
 from colonnade.data.prepare import Preparation, RowSplit, prepare, prepare_sparse
 from colonnade.data.scaling import Scaler
 from colonnade.data.suggest import listing
@@ -51,6 +52,10 @@ class Partition:
         rows = f"{len(self.y_train):,} rows to train on, {self.validation:,} to validate on"
         tested = f"{len(self.y_test) - self.validation:,} to test on"
         return f"Partition({self.name}: {listing(held)}; {rows}, {tested}; {self.task})"
+
+    def fitted(self, party: int) -> Fitted:
+        """Return what a party fitted on its training rows."""
+        return fitted_of(self.encoders[party], self.scalers[party])
 
     def blocks(self, raw: Any) -> list[Array]:
         """Split, encode and scale raw rows: an array (rows, width) of all columns, or a table with column names.
@@ -98,6 +103,7 @@ def split(
     validation_fraction: float = 0.1,
     split_seed: int = 0,
     release: bool = False,
+    before: Mapping[str, Fitted] = NOTHING_FITTED,
 ) -> Partition:
     """Split a dataset among parties (4, or as many as a table `how` names), by default with the dataset's own scaling.
 
@@ -107,9 +113,12 @@ def split(
     With `release`, each column of a CSV or Parquet table is freed as soon as its party has it. The dataset is unusable
     afterwards. This is for data that fill the memory.
 
+    `before` holds what each party fitted in the run that this one continues: its columns are encoded and scaled as
+    then.
+
     Examples: `split(load("digits"))`, `split(bank, how={"bank": ["age", "income"], "shop": ["visits"]})`.
     """
-    preparation = Preparation(dataset.scale if scale is None else scale, missing, dataset.factor)
+    preparation = Preparation(dataset.scale if scale is None else scale, missing, dataset.factor, before=before)
     names, indices = assign(dataset, parties, how)
     by = RowSplit(test_fraction, validation_fraction, split_seed, dataset.test_rows)
     rows, validation = by.of(dataset.name, dataset.x.shape[0])

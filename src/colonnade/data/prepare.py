@@ -4,8 +4,8 @@ The result depends only on the party's own columns, the number of rows and the s
 bit whether one process splits a whole CSV table or every party reads its own file.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -13,6 +13,7 @@ import numpy as np
 from colonnade.data.block import Block, refuse_unusable, training_means
 from colonnade.data.dataset import check_test_rows
 from colonnade.data.encoding import Encoder, check_missing, fit_categories, notes_on_tests
+from colonnade.data.fitted import Fitted, encoder_with, scaler_with
 from colonnade.data.scaling import Scaler, check_scale, fit
 from colonnade.data.table import Table
 from colonnade.data.task import Array
@@ -29,6 +30,9 @@ class Preparation:
     missing: str
     factor: float = 1.0
     section: str = "data"
+    before: Mapping[str, Fitted] = field(
+        default_factory=dict
+    )  # party → what it fitted in the run that this one continues
 
     def __post_init__(self) -> None:
         """Raise ConfigError for an unknown scaling or an unknown policy for missing values."""
@@ -59,8 +63,11 @@ def prepare(
     refuse_unusable(Block(x, np.arange(len(x)), index), party, columns, how.missing, how.section)
     means = training_means(Block(x, rows[0], index), party, columns) if how.missing == "mean" else None
     encoder = Encoder(columns, fit_categories(x, rows[0], index, columns, party, how.section), means)
+    before = how.before.get(party)
+    encoder = encoder if before is None else encoder_with(before, encoder, party)
     train = Block(x, rows[0], index, encoder)
     scaler = fit(how.scale, train, how.factor, steps)
+    scaler = scaler if before is None else scaler_with(before, encoder, scaler, party)
     test = scaler.fill(Block(x, rows[1], index, encoder))
     return Prepared(encoder, scaler, scaler.fill(train), test, notes_on_tests(x, rows[1], index, encoder, party))
 

@@ -22,6 +22,7 @@ from colonnade.data.columns import check_name, columns_meant
 from colonnade.data.dataset import check_table
 from colonnade.data.dialect import USUAL, Dialect
 from colonnade.data.encoding import Encoder
+from colonnade.data.fitted import Fitted, fitted_of, scaler_with
 from colonnade.data.formats import TABLES, existing
 from colonnade.data.ids import digest_of_ids, digest_of_rows, ids_as_text
 from colonnade.data.mapped import MappedRows, map_npy
@@ -61,6 +62,13 @@ class PartyShare:
     read_ids: Callable[[], polars.Series] | None = None  # if the share comes from one table of all parties
     present: Rows | None = None  # bool: the rows of either part that the party has, the others are zeros; None: all
     validation: int = 0  # number of validation rows in `test`
+    made_by: Fitted | None = None  # of a share that comes from one table of all parties
+
+    @property
+    def fitted(self) -> Fitted | None:
+        """What the party fitted on its training rows; None: a share of an earlier release, which did not say."""
+        own = self.prepared
+        return self.made_by if own is None else fitted_of(own.encoder, own.scaler)
 
     @property
     def rows(self) -> int:
@@ -114,6 +122,7 @@ def party_share(partition: Partition, index: int, labels: bool = False) -> Party
         labels=(partition.task, partition.y_train, partition.y_test) if labels else None,
         read_ids=None if ids is None else lambda: ids,
         validation=partition.validation,
+        made_by=partition.fitted(index),
     )
 
 
@@ -156,6 +165,7 @@ def read_party_share(
     progress: ReportProgress | None = None,
     format: str | None = None,
     dialect: Dialect = USUAL,
+    before: Fitted | None = None,
 ) -> PartyShare:
     """Read a party's own .csv, .csv.gz, .parquet or .npz (array x, optionally ids).
 
@@ -163,10 +173,12 @@ def read_party_share(
 
     `format` names the format if the file's name does not; `dialect` says how a CSV file is written. Every column except
     the id and the label is a feature, or only those that `columns` names ("first..last" is a range). `scale` is
-    "standard" by default. Of an aligned file only the common rows are used, in the common order.
+    "standard" by default. Of an aligned file only the common rows are used, in the common order. `before` is what the
+    party fitted in the run that this one continues.
     """
     check_name(name, "party.name")
-    how = Preparation("standard" if scale is None else scale, missing, section="party")
+    earlier = {} if before is None else {name: before}
+    how = Preparation("standard" if scale is None else scale, missing, section="party", before=earlier)
     file, kind = existing(path, format, (*TABLES, "npz", "npy"), "party")
     if kind == "npy":
         _refuse_beside_npy("party", {"id": id, "label": label, "aligned": aligned, "categorical": categorical or None})
@@ -223,6 +235,8 @@ def _mapped_share(file: Path, name: str, columns: Sequence[str] | None, how: Pre
     parts = [part.astype(np.int32 if len(x) < 2**31 else np.int64) for part in rows]
     encoder = Encoder(used, (None,) * len(used), None)
     scaler = _fit_in_order(file, x, np.sort(parts[0]), index, used, name, how)
+    before = how.before.get(name)
+    scaler = scaler if before is None else scaler_with(before, encoder, scaler, name)
     mapping.give_back()
     mapping.at_random()
 

@@ -14,11 +14,13 @@ import numpy as np
 import polars
 
 from colonnade.data.alignment import Alignment
+from colonnade.data.fitted import Fitted
 from colonnade.data.mapped import MappedFile, MappedRows
 from colonnade.data.share import PartyShare, ServerShare
 from colonnade.data.task import Array, Task, classification
 from colonnade.protocol import state
 from colonnade.protocol.errors import CheckpointError, DataError
+from colonnade.protocol.saved import form_of
 
 SEPARATOR = "\0"  # between ids
 PIECE = 1 << 20  # labels checked at once
@@ -32,6 +34,8 @@ def save_share(share: PartyShare | ServerShare, path: str | Path) -> None:
     if isinstance(share, PartyShare):
         content = {"kind": PARTY, "name": share.name, "columns": share.columns, "shape": share.shape}
         content |= {"train": np.asarray(share.train), "test": np.asarray(share.test)}
+        if share.fitted is not None:
+            content |= {"fitted": form_of(Fitted).plain(share.fitted)}
         if (ids := share.ids) is not None:
             content |= {"ids": np.frombuffer(ids.str.join(SEPARATOR)[0].encode(), np.uint8)}
         if share.labels is not None:
@@ -86,6 +90,7 @@ def load_party_share(path: str | Path) -> PartyShare:
         return PartyShare(
             found["name"], found["columns"], MappedRows(train), MappedRows(test), shape,
             found["ids_sha256"], found["notes"], labels, read_ids=ids, validation=_validation(found, len(test)),
+            made_by=form_of(Fitted).typed(found["fitted"]) if "fitted" in found else None,
         )  # fmt: skip
 
 

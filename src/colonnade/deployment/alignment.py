@@ -32,7 +32,7 @@ from colonnade.deployment.party_host import PartyHost
 from colonnade.deployment.party_summary import bye_of, write_summary
 from colonnade.deployment.server_host import ServerHost
 from colonnade.deployment.terms import DTYPE, Terms, shared_digest, shared_part_of_alignment
-from colonnade.drivers.files import replace_file
+from colonnade.drivers.files import DISK, replace_file
 from colonnade.drivers.processes.logs import Log
 from colonnade.drivers.processes.node import Keeper, Node
 from colonnade.drivers.processes.service import Service
@@ -68,20 +68,38 @@ def aligning_party(config: Config, out: Path, log: Log) -> "PartyHost[PartyAlign
 
 
 class _Writer(Keeper):
-    """Writes the row order to the file that training will read."""
+    """Writes the row order to the file that training will read.
+
+    The new order waits in a file beside it until all members have the same one. If the alignment ends otherwise, the
+    order of an earlier alignment stays.
+    """
 
     def __init__(self, name: str, members: Callable[[], tuple[str, ...]], ids: Ids, path: Path) -> None:
         self._name, self._members, self._ids, self._path = name, members, ids, path
+        self._waiting = path.with_name(f"{path.stem}-new{path.suffix}")
+        self._found: Aligned | None = None
 
     def emitted(self, record: Payload, node: Node) -> None:
+        """Keep the new order: a full disk shows before the server hears that this member is done."""
         if isinstance(record, Aligned):
             ids, members = self._ids.sha256, self._members()
-            save_alignment(
-                Alignment(self._name, members, record.rows, record.sha256, ids, record.presence), self._path
-            )  # fmt: skip
-            lacking = int((record.rows < 0).sum())
-            own = {"lacking": lacking} if lacking else {}
-            node.log.info("aligned", common=len(record.rows), **own, file=self._path, digest=record.sha256[:16])
+            alignment = Alignment(self._name, members, record.rows, record.sha256, ids, record.presence)
+            save_alignment(alignment, self._waiting)
+            self._found = record
+
+    def settle(self, status: str, log: Log) -> None:
+        """The alignment has ended: use the new order if all members have it, or remove it."""
+        found, self._found = self._found, None
+        if found is None:
+            return
+        if status != "finished":
+            self._waiting.unlink(missing_ok=True)
+            return
+        DISK.rename(self._waiting, self._path)
+        DISK.sync_folder(self._path.parent)
+        lacking = int((found.rows < 0).sum())
+        own = {"lacking": lacking} if lacking else {}
+        log.info("aligned", common=len(found.rows), **own, file=self._path, digest=found.sha256[:16])
 
 
 class _AlignmentNode(Node):
@@ -116,10 +134,13 @@ class PartyAlignment:
         role = AligningParty(name, ids, chunk_of(config))
         self.role = role
         self._shared = shared_part_of_alignment(config, side.pins)
-        writer = _Writer(name, lambda: role.member.ring.members if role.member.ring is not None else (), ids, path)
+        self._writer = _Writer(
+            name, lambda: role.member.ring.members if role.member.ring is not None else (), ids, path
+        )  # fmt: skip
         _forget(out / "state")
         others = [other for other in parties if other != name]
-        self.node = _AlignmentNode(role, PAYLOADS, out / "state", (SERVER,), limits_of(config), log, writer, far=others)
+        limits = limits_of(config)
+        self.node = _AlignmentNode(role, PAYLOADS, out / "state", (SERVER,), limits, log, self._writer, far=others)
         self._run = ""
 
     def bars(self) -> Bars:
@@ -150,12 +171,14 @@ class PartyAlignment:
         self._run = run
 
     def farewell(self, end: End, relay_refused: int | None) -> Bye:
-        """Write the summary before the server gets the BYE and ends."""
+        """Write the order and the summary before the server gets the BYE and ends."""
+        self._writer.settle(end.status, self.side.log)
         write_summary(self.side.out, end, self.node, relay_refused)
         return bye_of(self.node)
 
     def closed(self, met: bool) -> None:
-        """Do nothing: the node has removed its state."""
+        """Remove an order that the server has not confirmed. The node has removed its state."""
+        self._writer.settle("", self.side.log)
 
     def ended(self, end: End, relay_refused: int | None) -> None:
         write_summary(self.side.out, end, self.node, relay_refused)
@@ -170,11 +193,12 @@ class ServerAlignment:
     def __init__(self, side: OwnSide) -> None:
         config, log = side.config, side.log
         self.side, parties, ids = side, parties_of(config), None
-        keeper = Keeper()
+        keeper: Keeper = Keeper()
+        self._writer: _Writer | None = None
         if config.server.data is not None:
             path = _order_file(config.server, "server")
             ids = _ids(config.server, "server", config, SERVER, log)
-            keeper = _Writer(SERVER, lambda: (*parties, SERVER), ids, path)
+            keeper = self._writer = _Writer(SERVER, lambda: (*parties, SERVER), ids, path)
         role = AligningServer(parties, ids, chunk_of(config), _min_parties(config, parties))
         if len(role.members) < 2:
             raise ConfigError(
@@ -232,7 +256,10 @@ class ServerAlignment:
 
     def ended(self) -> End:
         """How it ended: each member has its order, or the alignment was refused."""
-        return End("refused", self.role.refusal) if self.role.refusal else end_of(self.node)
+        end = End("refused", self.role.refusal) if self.role.refusal else end_of(self.node)
+        if self._writer is not None:
+            self._writer.settle(end.status, self.side.log)
+        return end
 
     def summary(self, end: End) -> Mapping[str, Any]:
         """The content of summary.json: sizes, and nothing else about the ids."""

@@ -7,6 +7,7 @@ import threading
 from pathlib import Path
 
 from colonnade.algorithms.method import SERVER
+from colonnade.config.continuing import Continuation
 from colonnade.config.resolve import Plan
 from colonnade.config.schema import Config
 from colonnade.data import Alignment, load_alignment
@@ -15,11 +16,13 @@ from colonnade.drivers.processes.limits import Limits
 from colonnade.drivers.processes.logs import Log
 from colonnade.drivers.processes.node import Node
 from colonnade.protocol.errors import ConfigError
+from colonnade.results.trained import find_models, find_run, kept_continuation
 
 __all__ = [
     "SHARE",
     "OwnSide",
     "alignment_of",
+    "continuation_of",
     "limits_of",
     "load_identity",
     "members_of",
@@ -33,9 +36,28 @@ SHARE = ".safetensors"  # the suffix of a share that was made on this machine
 class OwnSide:
     """One member of a federation, with the fingerprints of all members."""
 
+    before: Continuation | None = None  # the run that this one continues
+
     def __init__(self, config: Config, out: Path, log: Log) -> None:
         self.config, self.out, self.log = config, out, log
         self.identity, self.pins = load_identity(config), members_of(config)
+
+
+def continuation_of(out: Path, given: Path | None, name: str) -> Continuation | None:
+    """The run that this member continues: as kept in its own folder, or as given for a new folder."""
+    kept = kept_continuation(out)
+    if given is None:
+        return kept
+    if kept is None:
+        if (out / "state").is_dir() or (out / "config.toml").is_file():
+            advice = f"the run in {out} starts from untrained networks: choose another --out"
+            raise ConfigError("--continue", str(given), advice)
+        found = find_run(given)
+        found.require([name])
+        return found.only(name)
+    if given.is_dir() and find_models(given, "--continue")[0] != kept.run:
+        raise ConfigError("--continue", str(given), f"the run in {out} continues {kept.folder}: choose another --out")
+    return kept  # the same command, typed again: the earlier folder may be gone by now
 
 
 def alignment_of(path: str | None, name: str, section: str) -> Alignment | None:

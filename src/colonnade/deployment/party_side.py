@@ -13,20 +13,30 @@ from typing import Any
 import numpy as np
 
 from colonnade import __version__
-from colonnade.algorithms.method import SERVER
-from colonnade.config.resolve import Plan, find_optimiser, make_plan, parties_of, refuse_fitted, scale_of
+from colonnade.algorithms.method import SERVER, PartySetup
+from colonnade.config.continuing import member_of_party, used
+from colonnade.config.resolve import (
+    Plan,
+    find_optimiser,
+    make_plan,
+    parties_of,
+    refuse_dropped,
+    refuse_fitted,
+    scale_of,
+)
 from colonnade.config.schema import Config, difference
 from colonnade.config.settle import auto_rate, settled
-from colonnade.data import PartyShare, load_party_share, read_party_share
-from colonnade.deployment.own_side import SHARE, OwnSide, alignment_of, limits_of, refuse_joint
-from colonnade.deployment.terms import DTYPE, shared_part
+from colonnade.data import Fitted, PartyShare, load_party_share, read_party_share
+from colonnade.deployment.own_side import SHARE, OwnSide, alignment_of, continuation_of, limits_of, refuse_joint
+from colonnade.deployment.terms import CONTINUES, DTYPE, shared_part
 from colonnade.drivers.files import replace_file
 from colonnade.drivers.ledger_file import LedgerFile
 from colonnade.drivers.processes.logs import Log
 from colonnade.drivers.processes.node import Keeper, Node
 from colonnade.drivers.processes.wire import PROTOCOL, Hello, Position
 from colonnade.protocol.errors import ConfigError
-from colonnade.protocol.role import Releasing, Role
+from colonnade.protocol.role import Releasing, Role, Trained
+from colonnade.results.trained import keep_continuation, write_models
 
 __all__ = ["PartySide", "features_digest", "load_share", "plan_and_role"]
 
@@ -37,7 +47,7 @@ DIGESTED_BLOCKS, DIGESTED_ROWS = 64, 64
 class PartySide(OwnSide):
     """Made before anything runs; raises ConfigError for every mistake that a config can contain."""
 
-    def __init__(self, config: Config, name: str, out: Path, log: Log) -> None:
+    def __init__(self, config: Config, name: str, out: Path, log: Log, continues: Path | None = None) -> None:
         self.name, self.parties = name, parties_of(config)
         if name not in self.parties:
             raise ConfigError("--party", name, f"network.parties has {', '.join(self.parties)}")
@@ -48,13 +58,38 @@ class PartySide(OwnSide):
                 config.network.certificate,
                 f"is the certificate of {self.identity.name}, not of {name}",
             )
-        self.share = share = load_share(config, name)
-        self.plan, self.role = plan_and_role(config, name, share)
+        self.before = continuation_of(out, continues, name)
+        self.continues = continues
+        self.share = share = load_share(config, name, used(self.before).get(name))
+        self.plan, setup = _plan_and_setup(config, name, share)
+        self.setup = self._continued(setup)
+        assert self.plan.method.party is not None
+        self.role = self.plan.method.party(self.setup)
         self.guard = self.role.guard if isinstance(self.role, Releasing) else None
         self.width = self.plan.widths[self.parties.index(name)]
         self.shared = shared_part(settled(config, len(share.train), share.validation), self.pins)
         for note in self.plan.privacy.notes(len(share.train)):
             log.warning(note)
+
+    def _continued(self, setup: PartySetup[Any]) -> PartySetup[Any]:
+        """The setup with the party's earlier weights, if it continues a run."""
+        share, before, config = self.share, self.before, self.config
+        if before is None:
+            refuse_dropped(config)
+            return setup
+        before.check_dropped(config.party.drop_columns, [self.name])
+        if share.fitted is not None:
+            refuse_fitted(config, share.fitted.scaler.fitted, "party.scale", config.party.scale)
+        return before.party(setup, share.fitted, config.party.drop_columns)
+
+    def write_model(self) -> None:
+        """Write the trained network, for later runs."""
+        if isinstance(self.role, Trained):
+            run = (self.out / "state" / "run_id").read_text(encoding="ascii")
+            tensors = self.role.trained()[self.name]
+            write_models(
+                self.out, run, [member_of_party(self.setup, self.plan.method.name, tensors, self.share.fitted)]
+            )
 
     @property
     def others(self) -> list[str]:
@@ -96,12 +131,15 @@ class PartySide(OwnSide):
             "features": features_digest(share),
             "optimiser": self.config.party.optimiser,
         }
+        if self.before is not None:
+            made_with[CONTINUES] = self.before.run
         made_with, path = json.loads(json.dumps(made_with)), self.out / "state" / "made_with.json"
         differs = difference(json.loads(path.read_text(encoding="utf-8")), made_with) if path.is_file() else None
         if differs:
             advice = f"holds a run with other settings ({differs}); choose another --out, or remove the folder"
             raise ConfigError("--out", str(self.out), advice)
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        keep_continuation(self.out, self.before)
         replace_file(path, [json.dumps(made_with).encode()], 0o600)
 
     def meet(self, run: str) -> None:
@@ -119,16 +157,20 @@ class PartySide(OwnSide):
 
 
 def plan_and_role(config: Config, name: str, share: PartyShare) -> tuple[Plan, Role]:
-    """What all members agree on, with this party's own settings, and its role; raises ConfigError."""
+    """What all members agree on, with this party's own settings, and its untrained role; raises ConfigError."""
+    plan, setup = _plan_and_setup(config, name, share)
+    assert plan.method.party is not None
+    return plan, plan.method.party(setup)
+
+
+def _plan_and_setup(config: Config, name: str, share: PartyShare) -> tuple[Plan, PartySetup[Any]]:
     task, parties = None if share.labels is None else share.labels[0], parties_of(config)
     plan = make_plan(config, parties, len(share.train), task, share.validation)
     plan = _with_own_settings(plan, config, name)
     refuse_joint(plan)
     if share.present is not None:
         plan.refuse_lacking()
-    assert plan.method.party is not None
-    setup = plan.party(parties.index(name), share.train, share.test, share.shape, share.labels)
-    return plan, plan.method.party(setup)
+    return plan, plan.party(parties.index(name), share.train, share.test, share.shape, share.labels)
 
 
 def _with_own_settings(plan: Plan, config: Config, name: str) -> Plan:
@@ -149,7 +191,7 @@ def _with_own_settings(plan: Plan, config: Config, name: str) -> Plan:
     return replace(plan, training=training)
 
 
-def load_share(config: Config, name: str) -> PartyShare:
+def load_share(config: Config, name: str, before: Fitted | None = None) -> PartyShare:
     party, data = config.party, config.data
     if party.data is None:
         raise ConfigError("party.data", None, "name the file with this party's columns")
@@ -170,6 +212,7 @@ def load_share(config: Config, name: str) -> PartyShare:
         aligned=alignment_of(party.aligned, name, "party"),
         format=party.format,
         dialect=party.dialect,
+        before=before,
     )
 
 

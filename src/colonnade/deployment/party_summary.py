@@ -3,6 +3,7 @@
 from contextlib import suppress
 from pathlib import Path
 
+from colonnade.config.continuing import Continuation
 from colonnade.drivers.files import replace_file
 from colonnade.drivers.processes.node import Node
 from colonnade.drivers.processes.wire import Bye, End, News
@@ -17,7 +18,9 @@ __all__ = ["bye_of", "news_of", "write_summary"]
 LIVE_BINS = 200
 
 
-def write_summary(out: Path, end: End, node: Node, relay_refused: int | None) -> None:
+def write_summary(
+    out: Path, end: End, node: Node, relay_refused: int | None, before: Continuation | None = None
+) -> None:
     """Write summary.json. `relay_refused` counts bad frames from the relay; None if there is no relay."""
     said = node.role.summary()
     summary = {
@@ -31,6 +34,7 @@ def write_summary(out: Path, end: End, node: Node, relay_refused: int | None) ->
         "utilisation": node.utilisation(),
         **{key: value for key, value in said.items() if isinstance(value, int | float | str)},
         "privacy": said.get("privacy"),
+        **({} if before is None else {"continued_from": before.origin}),
     }
     text = to_json(summary, indent=2, warn=False)  # an ε beyond all numbers is null, as in the server's summary
     replace_file(out / "summary.json", [text.encode() + b"\n"])

@@ -8,11 +8,12 @@ from colonnade.config.schema import Config
 from colonnade.deployment.party_host import PartyHost
 from colonnade.deployment.party_side import PartySide
 from colonnade.deployment.party_summary import bye_of, news_of, write_summary
-from colonnade.deployment.terms import shared_digest
+from colonnade.deployment.terms import CONTINUES, shared_digest
 from colonnade.drivers.processes.logs import Log
 from colonnade.drivers.processes.node import Keeper
 from colonnade.drivers.processes.wire import Bye, End, Hello, News, Position
 from colonnade.protocol.role import Following
+from colonnade.results.trained import CONTINUED
 
 __all__ = ["PartyTraining", "training_party"]
 
@@ -57,14 +58,16 @@ class PartyTraining(Keeper):
         return news_of(self.node, self.side.config.budget_of(self.node.role.name))
 
     def hello(self, instance: int, position: Position) -> Hello:
-        return self.side.hello(self.side.shared, instance, position)
+        before = self.side.before
+        shared = self.side.shared if before is None else self.side.shared | {CONTINUES: before.run}
+        return self.side.hello(shared, instance, position)
 
     def meet(self, run: str) -> None:
         self.side.meet(run)
 
     def farewell(self, end: End, relay_refused: int | None) -> Bye:
         """Write the summary before the server gets the BYE and ends."""
-        write_summary(self.side.out, end, self.node, relay_refused)
+        self._write(end, relay_refused)
         return bye_of(self.node)
 
     def closed(self, met: bool) -> None:
@@ -72,7 +75,14 @@ class PartyTraining(Keeper):
         self.side.close_ledger()
         if not met:
             shutil.rmtree(self.side.out / "state")
+            if self.side.continues is not None:  # given for this start; `up` gives it once and for all
+                (self.side.out / CONTINUED).unlink(missing_ok=True)
 
     def ended(self, end: End, relay_refused: int | None) -> None:
-        write_summary(self.side.out, end, self.node, relay_refused)
+        self._write(end, relay_refused)
         self.side.log.info("ended", status=end.status)
+
+    def _write(self, end: End, relay_refused: int | None) -> None:
+        if end.status == "finished":
+            self.side.write_model()
+        write_summary(self.side.out, end, self.node, relay_refused, self.side.before)

@@ -10,18 +10,21 @@ from typing import Any
 import msgspec
 
 from colonnade.algorithms.method import SERVER
+from colonnade.config.continuing import member_of_server
 from colonnade.config.resolve import make_plan, method_of, parties_of
 from colonnade.config.schema import Config, from_dict, read_toml
 from colonnade.config.settle import settled
 from colonnade.config.shared import SHARED_NETWORK
 from colonnade.data import ServerShare, load_server_share, read_server_share, share_without_labels
-from colonnade.deployment.own_side import SHARE, OwnSide, alignment_of, limits_of, refuse_joint
+from colonnade.deployment.own_side import SHARE, OwnSide, alignment_of, continuation_of, limits_of, refuse_joint
 from colonnade.deployment.terms import Terms, shared_part
 from colonnade.drivers.files import replace_file
 from colonnade.drivers.processes.logs import Log
 from colonnade.drivers.processes.node import Keeper, Node
 from colonnade.protocol.errors import ConfigError
+from colonnade.protocol.role import Scaling, Trained
 from colonnade.results.folder import RunFolder
+from colonnade.results.trained import write_models
 
 __all__ = ["ServerSide", "load_share"]
 
@@ -29,8 +32,9 @@ __all__ = ["ServerSide", "load_share"]
 class ServerSide(OwnSide):
     """Made before anything runs; raises ConfigError for every mistake that a config can contain."""
 
-    def __init__(self, config: Config, out: Path, log: Log) -> None:
+    def __init__(self, config: Config, out: Path, log: Log, continues: Path | None = None) -> None:
         super().__init__(config, out, log)
+        self.before = before = continuation_of(out, continues, SERVER)
         self.share = share = load_share(config)
         self.parties = parties = parties_of(config)
         self.config = config = settled(config, len(share.y_train), share.validation)
@@ -42,9 +46,9 @@ class ServerSide(OwnSide):
             who = ", ".join(f"{name} {count}" for name, count in zip(parties, lacking, strict=True) if count)
             log.info("some parties lack rows", rows=share.rows, lacking=who)
         assert self.plan.method.server is not None
-        self.role = self.plan.method.server(
-            self.plan.server(share.task, share.y_train, share.y_test, share.absent)
-        )  # fmt: skip
+        setup = self.plan.server(share.task, share.y_train, share.y_test, share.absent)
+        self.setup = setup if before is None else before.server(setup)
+        self.role = self.plan.method.server(self.setup)
         self.shared = shared_part(config, self.pins)
 
     def make_node(self, keeper: Keeper | None = None) -> Node:
@@ -60,11 +64,11 @@ class ServerSide(OwnSide):
     def terms(self, shared: dict[str, Any]) -> Terms:
         """What a party's HELLO must contain, besides the shared part."""
         widths = dict(zip(self.parties, self.plan.widths, strict=True))
-        return Terms(shared, self.share.rows, self.share.ids_sha256, widths)
+        return Terms(shared, self.share.rows, self.share.ids_sha256, widths, self.before)
 
     def folder(self) -> RunFolder:
         """A new run folder, or the one of the run that continues."""
-        return self.reopened() or RunFolder.create(self.out, self.config)
+        return self.reopened() or RunFolder.create(self.out, self.config, self.before)
 
     def reopened(self) -> RunFolder | None:
         """The folder of an earlier run; None if there is none.
@@ -80,6 +84,13 @@ class ServerSide(OwnSide):
         return RunFolder.reopen(
             self.out, msgspec.structs.replace(self.config, network=network, predict=before.predict)
         )  # fmt: skip
+
+    def write_model(self, away: tuple[str, ...]) -> None:
+        """Write the trained network, for later runs; `away` are the parties that are not here at the end."""
+        role, method = self.role, self.plan.method.name
+        tensors = role.trained()[SERVER] if isinstance(role, Trained) else {}
+        scale = role.target_scale() if isinstance(role, Scaling) else (0.0, 1.0)
+        write_models(self.out, self.run_id(), [member_of_server(self.setup, method, tensors, scale, away)])
 
     def run_id(self) -> str:
         """An id that is unique to this run. A server that continues the run keeps it."""

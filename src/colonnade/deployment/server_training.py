@@ -160,6 +160,8 @@ class ServerTraining(Keeper):
         told = {name: bye.lane for name, bye in self.service.byes.items()}
         timeline = picture((SERVER, *self.node.peers), *self._lanes, told, self._lanes_until)
         self.folder.write_figures(timeline, staleness_histogram(counts))
+        if summary["status"] == "finished":
+            self.side.write_model(tuple(name for name in self.node.peers if name not in self.service.byes))
         self.folder.write_summary(summary)
 
     def say_end(self, summary: Mapping[str, Any]) -> None:
@@ -228,4 +230,5 @@ class ServerTraining(Keeper):
             spent={name: msgspec.to_builtins(bye.privacy) for name, bye in byes.items() if bye.privacy is not None},
             trace_sha256=node.trace.hexdigest,
             weights_sha256=weights_digest(digests) if told else None,
+            before=self.side.before,
         )

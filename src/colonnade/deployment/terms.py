@@ -11,6 +11,7 @@ from typing import Any
 
 from colonnade import __version__
 from colonnade.algorithms import DEFAULT_METHOD
+from colonnade.config.continuing import Continuation
 from colonnade.config.schema import Config, difference, to_dict
 from colonnade.config.shared import OWN_TRAIN, SHARED_DATA, SHARED_NETWORK
 from colonnade.data.ids import digest_of_rows
@@ -18,9 +19,10 @@ from colonnade.drivers.processes.service import RetryLater
 from colonnade.drivers.processes.wire import PROTOCOL, Hello
 from colonnade.protocol.codec import VERSION
 
-__all__ = ["Terms", "shared_digest", "shared_part", "shared_part_of_alignment"]
+__all__ = ["CONTINUES", "Terms", "shared_digest", "shared_part", "shared_part_of_alignment"]
 
 DTYPE = "float32"  # of embeddings on the wire
+CONTINUES = "continues"  # the key of a HELLO's shared part with the run that a party continues
 
 
 def shared_part(config: Config, members: Mapping[str, str]) -> dict[str, Any]:
@@ -64,8 +66,16 @@ def shared_digest(shared: Mapping[str, Any]) -> str:
 class Terms:
     """The server's check of a party's HELLO."""
 
-    def __init__(self, shared: dict[str, Any], rows: int, ids_sha256: str, widths: Mapping[str, int]) -> None:
+    def __init__(
+        self,
+        shared: dict[str, Any],
+        rows: int,
+        ids_sha256: str,
+        widths: Mapping[str, int],
+        before: Continuation | None = None,
+    ) -> None:
         self._shared = json.loads(json.dumps(shared))  # as it looks after encoding and decoding
+        self._before = before
         self._rows, self._ids, self._widths = rows, ids_sha256, widths
         self._whose = "the server"  # the owner of the ids
 
@@ -80,13 +90,34 @@ class Terms:
             if phase is None:
                 return RetryLater(f"the server is still training: start {party} with --predict after the training")
             return f"the training has ended, and the server answers predictions: start {party} with --predict"
+        there = dict(hello.shared)
+        run = there.pop(CONTINUES, None)
         try:
-            differs = difference(hello.shared, self._shared)
+            differs = difference(there, self._shared)
         except (TypeError, RecursionError):  # keys that cannot be sorted, or tables nested too deep
             return f"{party} sends an invalid shared config"
         if differs:
             return f"the shared config differs: {differs} (there: {party}; here: the server)"
-        return self._rows_differ(party, hello) or self._shape_differs(party, hello)
+        return self._start_differs(party, run) or self._rows_differ(party, hello) or self._shape_differs(party, hello)
+
+    def _start_differs(self, party: str, run: Any) -> str | None:
+        """Compare the runs that the two continue. A party that is new continues none. Predictions do not ask."""
+        before = self._before
+        if "phase" in self._shared:
+            return None
+        if not isinstance(run, str | None):
+            return f"{party} sends an invalid shared config"
+        wanted = before.run if before is not None and party in before.former() else None
+        if run == wanted or (before is not None and run == before.run and party in before.away()):
+            return None
+        theirs = f"{party} continues run {run!r:.36}"
+        if before is None:
+            return f"{theirs}, but the server starts a new run: start {party} without --continue, or the server with it"
+        ours = f"the server continues run {before.run[:32]} ({before.folder})"
+        if wanted is None:
+            return f"{theirs}, but {ours}, in which {party} was not: start {party} without --continue"
+        advice = f"start {party} with --continue FOLDER, where FOLDER is {party}'s folder of that run, and a new --out"
+        return f"{ours}, in which {party} was; {theirs if run is not None else f'{party} starts untrained'}: {advice}"
 
     def _rows_differ(self, party: str, hello: Hello) -> str | None:
         if hello.rows != self._rows:

@@ -36,6 +36,7 @@ from colonnade.protocol.errors import ColonnadeError, ConfigError
 from colonnade.results.folder import RunFolder
 from colonnade.results.summary import Summary
 from colonnade.results.track import check_track
+from colonnade.results.trained import find_run, keep_continuation
 
 __all__ = [
     "FAREWELL_S",
@@ -81,27 +82,36 @@ def prepare_up(
     config: Config,
     out: Path,
     data: Partition | None = None,
-    load_data: Callable[[Config], Partition] = load_partition,
+    load_data: Callable[..., Partition] = load_partition,
     kind: "type[FederationUp] | None" = None,
+    continues: Path | None = None,
 ) -> "FederationUp":
-    """Make the folders of all roles. All checks happen here; raises ConfigError."""
+    """Make the folders of all roles. All checks happen here; raises ConfigError.
+
+    `continues` is the folder of the run from whose networks this one starts.
+    """
     RunFolder.refuse_used(out)
     check_track(config.track)
-    data = load_data(config) if data is None else data
+    before = None if continues is None else find_run(continues)
+    if data is None:
+        data = load_data(config) if before is None else load_data(config, before=before.fitted())
     config = settled(config, len(data.y_train), data.validation)
     plan = make_plan(config, data.parties, len(data.y_train), data.task, data.validation)
     if plan.method.joint is not None:
         raise ConfigError("protocol.name", plan.method.name, "runs in the simulator only: remove --driver")
     if any(issparse(block) for block in data.train):
         raise ConfigError("data.sparse", True, "sparse tables run in the simulator only: remove --driver")
-    refuse_unbuildable(config, data)
+    refuse_unbuildable(config, data, before)
     kind = kind or FederationUp
     kind.refuse(config, data.parties)
-    RunFolder.create(out, config)
+    RunFolder.create(out, config, before)
     nodes = out / "nodes"
     throw_away(data.parties, nodes / "certificates")
     for name in (SERVER, *data.parties):
         (nodes / name).mkdir(parents=True, mode=0o700)
+        if before is not None and name in before.members:
+            (nodes / name / "run").mkdir(mode=0o700)
+            keep_continuation(nodes / name / "run", before.only(name))
     tested = len(data.y_test) - data.validation
     rows = (len(data.y_train) + data.validation, tested) if plan.method.capabilities.party_labels else None
     if rows is None:

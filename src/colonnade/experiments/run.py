@@ -6,6 +6,7 @@ A run with a folder that is stopped by Ctrl-C writes a checkpoint before it rais
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager, nullcontext
+from functools import partial
 from pathlib import Path
 from threading import Lock
 from typing import Any, NamedTuple
@@ -15,6 +16,7 @@ import torch
 from colonnade.algorithms.evaluation import Measurement
 from colonnade.algorithms.remarks import Remark
 from colonnade.algorithms.training import Cadence, Every
+from colonnade.config.continuing import Continuation, TrainedMember, member_of_party, member_of_server
 from colonnade.config.resolve import Federation, federation, limit_of, load_partition
 from colonnade.config.schema import Config, TrainConfig
 from colonnade.data import Partition
@@ -31,9 +33,9 @@ from colonnade.models.network import draw_in_turn
 from colonnade.protocol.codec import Codec
 from colonnade.protocol.errors import CheckpointError, ConfigError, TrainingDiverged, WorkerLost
 from colonnade.protocol.events import NANOSECONDS
-from colonnade.protocol.messages import Payload
+from colonnade.protocol.messages import Array, Payload
 from colonnade.protocol.ports import Releases
-from colonnade.protocol.role import SERVER, Counts, Histogram, RoleSummary
+from colonnade.protocol.role import SERVER, Counts, Histogram, RoleSummary, Scaling, Trained
 from colonnade.results.folder import RunFolder
 from colonnade.results.summary import (
     Summary,
@@ -44,9 +46,10 @@ from colonnade.results.summary import (
     weights_digest,
 )
 from colonnade.results.track import Tracking
+from colonnade.results.trained import kept_continuation, write_models
 from colonnade.results.verdict import commonest
 
-__all__ = ["RAY", "Run", "Standing", "check_workers", "one_thread", "prepare", "reopen"]
+__all__ = ["RAY", "Run", "Standing", "check_workers", "loading_like", "one_thread", "prepare", "reopen"]
 
 RAY = "ray"  # as `workers`: those of the cluster to which this process is connected
 SLICE_EVENTS, SLICE_S = 500, 1.0  # between two updates of the progress bar, at most
@@ -138,6 +141,8 @@ class Run:
         summary["note"] = "; ".join(filter(None, (summary["note"], self._tracking.note)))
         if self.folder is not None:
             self.folder.write_figures(self.timeline(), self.staleness())
+            if self.status == "finished" and (members := self.members()):
+                write_models(self.folder.path, str(summary["weights_sha256"]), members)
             self.folder.write_summary(summary)  # last: with it, the run is complete
         if on_progress is not None:
             on_progress(self)
@@ -394,23 +399,44 @@ class Run:
             spent={name: own for name, one in said.items() if name != SERVER and (own := one.get("privacy"))},
             trace_sha256=simulator.trace.hexdigest,
             weights_sha256=weights_digest(one["weights"] for one in said.values()),
+            before=setting.before,
         )
+
+    def members(self) -> list[TrainedMember]:
+        """Return the trained networks, the server's first; none, if the method does not give its weights."""
+        setting, name = self.federation, self.federation.method.name
+        tensors: dict[str, dict[str, Array]] = {}
+        for node in self.simulator.nodes:
+            if isinstance(node.role, Trained):
+                tensors |= node.role.trained()
+        if not all(party.name in tensors for party in setting.parties):
+            return []
+        role = self.simulator.principal.role
+        scale = role.target_scale() if isinstance(role, Scaling) else (0.0, 1.0)
+        server = member_of_server(setting.server, name, tensors.get(SERVER, {}), scale)
+        parties = setting.parties
+        return [
+            server,
+            *(member_of_party(one, name, tensors[one.name], setting.data.fitted(one.index)) for one in parties),
+        ]
 
 
 def prepare(
     config: Config,
     data: Partition | None = None,
     out: str | Path | None = None,
-    load_data: Callable[[Config], Partition] = load_partition,
+    load_data: Callable[..., Partition] = load_partition,
     workers: int | str = 1,
+    before: Continuation | None = None,
 ) -> Run:
-    """Prepare a run; everything that can be refused is refused here."""
+    """Prepare a run; everything that can be refused is refused here. `before`: the run that this one continues."""
     check_workers(workers)
     if out is not None:
         RunFolder.refuse_used(out)
-    run = Run(federation(config, data, load_data), None, workers)  # builds the models, which may also be refused
+    setting = federation(config, data, loading_like(load_data, before), before)
+    run = Run(setting, None, workers)  # builds the models, which may also be refused
     if out is not None:
-        run.folder = RunFolder.create(out, run.federation.config)
+        run.folder = RunFolder.create(out, run.federation.config, before)
         run.keep_files()
     return run
 
@@ -418,19 +444,25 @@ def prepare(
 def reopen(
     config: Config,
     folder: str | Path,
-    load_data: Callable[[Config], Partition] = load_partition,
+    load_data: Callable[..., Partition] = load_partition,
     workers: int | str = 1,
 ) -> Run:
     """Open a run that continues from its folder's checkpoint."""
     check_workers(workers)
     opened = RunFolder.reopen(folder, config)
-    run = Run(federation(config, None, load_data), opened, workers)
+    before = kept_continuation(opened.path)
+    run = Run(federation(config, None, loading_like(load_data, before), before), opened, workers)
     try:
         run.resume()
     except CheckpointError:
         run.close_ledgers()  # so that a next try, with the right ledgers, can open them
         raise
     return run
+
+
+def loading_like(load_data: Callable[..., Partition], before: Continuation | None) -> Callable[[Config], Partition]:
+    """Return how to load the data of a run that continues another one: encoded and scaled as there."""
+    return load_data if before is None else partial(load_data, before=before.fitted())
 
 
 def check_workers(workers: int | str) -> None:

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
+from colonnade.models.continued import FALLBACK
 from colonnade.models.server import aggregate
 
 __all__ = ["PartyDropout", "with_party_dropout"]
@@ -26,6 +27,7 @@ class PartyDropout(nn.Module):
         self._parties = len(widths)
         self._of_party = [party for party, width in enumerate(widths) for _ in range(width)]  # party of each place
         self.fallback = nn.Parameter(torch.zeros(sum(widths)))  # u_1 … u_M
+        self.names_inside = (FALLBACK, *inner.state_dict())  # see `continued.Wrapping`
 
     def forward(self, h: Tensor) -> Tensor:
         """(rows, Σ widths) → the output."""

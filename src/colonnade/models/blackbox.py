@@ -68,6 +68,10 @@ class BlackBoxNetwork(Parameters):
         """Return the embedding at θ: a black box has no training mode."""
         return self._call(self.theta.numpy(), x)
 
+    def trained(self) -> dict[str, Array]:
+        """Return the parameters that evaluation reads."""
+        return {"theta": self.judged.numpy().copy()}
+
     def buffers_after_forward(self) -> list[Array]:
         """Return []: a black box has no buffers."""
         return []

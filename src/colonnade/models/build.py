@@ -26,6 +26,7 @@ from torch import nn
 
 from colonnade.models import resnet, shaped
 from colonnade.models.blackbox import BlackBox
+from colonnade.models.continued import Continued
 from colonnade.models.polynomial import Polynomial
 from colonnade.protocol.errors import ModelError
 
@@ -33,7 +34,7 @@ __all__ = ["Factory", "is_dotted", "nearest_model", "party_model", "party_module
 
 MAX_DEGREE = 16  # of a polynomial network
 Shape = tuple[int, ...]  # of one row
-Factory = str | nn.Module | Callable[[Any, int], Any]  # called with inputs or shape, and outputs
+Factory = str | nn.Module | Continued | Callable[[Any, int], Any]  # called with inputs or shape, and outputs
 
 _KNOWN = (
     "linear, dense, mlp:WIDTH[,WIDTH...], polynomial:DEGREE, cnn, lstm or resnet18-stem (a party's), "
@@ -53,9 +54,10 @@ def party_module(model: Factory, shape: Shape, outputs: int, seed: int, who: str
     The input is always (rows, columns). A network that needs the shape of a row reshapes its input.
     """
     what = f"model.party of {who}"
-    if isinstance(model, str) and model in _SHAPED and len(shape) != 2:
+    named = model.model if isinstance(model, Continued) else model
+    if isinstance(named, str) and named in _SHAPED and len(shape) != 2:
         raise ModelError(
-            f"{what} = {model!r}: a row must be {_WANTS[model]}, but it is a plain list of {prod(shape)} columns; "
+            f"{what} = {named!r}: a row must be {_WANTS[named]}, but it is a plain list of {prod(shape)} columns; "
             "images keep their pieces with data.split = 'rows' or 'quarters', for tables use 'mlp:64'"
         )
     module = _seeded(model, shape, outputs, seed, what)
@@ -69,7 +71,8 @@ def party_module(model: Factory, shape: Shape, outputs: int, seed: int, who: str
 
 def party_model(model: Factory, shape: Shape, outputs: int, seed: int, who: str) -> nn.Module | BlackBox:
     """Build a party's model for methods that also accept a black box."""
-    if isinstance(model, str) and model in _SHAPED:
+    named = model.model if isinstance(model, Continued) else model
+    if isinstance(named, str) and named in _SHAPED:
         return party_module(model, shape, outputs, seed, who)
     return _seeded(model, shape, outputs, seed, f"model.party of {who}")
 
@@ -88,16 +91,17 @@ def nearest_model(model: str, kinds: Sequence[str], otherwise: str) -> str:
 
 def server_module(model: Factory, inputs: int, outputs: int, seed: int) -> nn.Module:
     """Build the server's network from the aggregate to the output."""
-    if model == "none":
+    named = model.model if isinstance(model, Continued) else model
+    if named == "none":
         if inputs != outputs:
             raise ModelError(
                 f"model.server = 'none': the aggregate is {inputs} wide but the task has {outputs} outputs; "
                 f"set model.embedding = {outputs} with aggregate 'sum', 'mean' or 'max', or choose a server model"
             )
         return nn.Identity()
-    if isinstance(model, str) and (model in _SHAPED or _kind(model) == resnet.STEM):
+    if isinstance(named, str) and (named in _SHAPED or _kind(named) == resnet.STEM):
         raise ModelError(
-            f"model.server = {model!r}: is for parties, because an aggregate has no shape; use e.g. 'mlp:64'"
+            f"model.server = {named!r}: is for parties, because an aggregate has no shape; use e.g. 'mlp:64'"
         )
     module = _seeded(model, (inputs,), outputs, seed, "model.server")
     if not isinstance(module, nn.Module):
@@ -115,6 +119,11 @@ def _seeded(model: Factory, shape: Shape, outputs: int, seed: int, what: str) ->
 
 
 def _build(model: Factory, shape: Shape, outputs: int, what: str) -> nn.Module | BlackBox:
+    if isinstance(model, Continued):
+        made = _build(model.model, shape, outputs, what)
+        if isinstance(made, nn.Module):
+            _check_width(made, prod(shape), outputs, what)  # gives lazy layers their shape
+        return model.load(made, what)
     if isinstance(model, nn.Module):
         return copy.deepcopy(model)
     if isinstance(model, str):

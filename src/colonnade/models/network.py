@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from torch._utils import _flatten_dense_tensors
 from torch.func import functional_call, grad, vmap
 
+from colonnade.models.continued import tensors_of
 from colonnade.models.on_device import to_array, to_tensor
 from colonnade.models.optimiser import OptimiserSpec, Parameters, Regulariser
 from colonnade.models.polynomial import Polynomial
@@ -224,6 +225,10 @@ class Network(Parameters):
         """Return the sha256 of the parameters that `read` uses, and of the buffers."""
         parts = [self.judged, *self._reader.buffers()]
         return hashlib.sha256(b"".join(part.cpu().numpy().tobytes() for part in parts)).hexdigest()
+
+    def trained(self) -> dict[str, Array]:
+        """Return parameters and buffers by name, as `read` uses them."""
+        return tensors_of(self._reader)
 
     def save(self) -> dict[str, Any]:
         """Return parameters, buffers and optimiser state."""

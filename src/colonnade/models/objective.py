@@ -18,11 +18,16 @@ __all__ = ["Objective"]
 class Objective:
     """The loss of a task, and how to turn an output into a prediction."""
 
-    def __init__(self, task: Task, y_train: Array) -> None:
+    def __init__(self, task: Task, y_train: Array, scale: tuple[float, float] | None = None) -> None:
         self.task = task
-        self._mean, self._spread = 0.0, 1.0
-        if task.kind == "regression":
+        self._mean, self._spread = scale or (0.0, 1.0)
+        if task.kind == "regression" and scale is None:
             self._mean, self._spread = float(np.mean(y_train)), float(np.std(y_train)) or 1.0
+
+    @property
+    def scale(self) -> tuple[float, float]:
+        """The mean and spread of the targets; a run that continues keeps those of the earlier run."""
+        return self._mean, self._spread
 
     def targets_in(self, y: Array) -> "TargetsIn":
         """Return the targets by row, converted on access: the labels may be in a file."""

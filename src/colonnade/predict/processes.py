@@ -25,6 +25,7 @@ from cryptography import x509
 from colonnade.algorithms.method import SERVER
 from colonnade.algorithms.prediction.messages import MALFORMED, Asked, Computed, Mean, PartyDeclined, Question
 from colonnade.algorithms.prediction.predictor import PredictPartySetup, PredictServerSetup
+from colonnade.algorithms.remarks import Remark
 from colonnade.config.schema import Config
 from colonnade.data import party_lookup
 from colonnade.data.alignment import normalise
@@ -135,6 +136,8 @@ class ServerPrediction(Keeper):
         elif isinstance(record, PartyDeclined):
             self._declined[record.party] += 1
             self._complaints.warning("a party declined a question", party=record.party, why=record.why)
+        elif isinstance(record, Remark):
+            self._complaints.warning(record.text, party=record.party)
 
     async def ask(self, ids: list[str], caller: str) -> dict[str, Any]:
         """Predictions for ids, with the parties that each rests on. A repeated id is asked once.

@@ -98,6 +98,13 @@ class Account:
         counted = self._times.setdefault((part, delta, noise), np.zeros(len(self._squares[part]), np.int64))
         counted[who] += times
 
+    def add_earlier(self, delta: float, noise: float, count: int) -> None:
+        """Add releases of an earlier run. Any record of this run may have been in all of them."""
+        if not count >= 0 or not delta >= 0:
+            raise UnknownMechanism(f"an earlier run cannot have made {count!r} releases of sensitivity {delta!r}")
+        self.counts[delta, noise] += count
+        self.square += count * _square(GAUSSIAN, delta, noise)
+
     def _worst(self) -> float:
         return self.square + max(float(squares.max(initial=0.0)) for squares in self._squares.values())
 
@@ -133,6 +140,10 @@ class Account:
 
     def event(self) -> Any:
         """The account as an event of `dp_accounting`: all messages, or those of the record that has paid most."""
+        return composed(self.worst())
+
+    def worst(self) -> Counter[tuple[float, float]]:
+        """How many releases of each (Δ, c) the record that has paid most was in; all messages, if rows do not count."""
         counts = Counter(self.counts)
         if self.by_record:
             part = max(self._squares, key=lambda name: float(self._squares[name].max(initial=0.0)))
@@ -142,7 +153,7 @@ class Account:
                 for (of, delta, noise), times in self._times.items():
                     if of == part and times[worst]:
                         counts[delta, noise] += int(times[worst])
-        return composed(counts)
+        return counts
 
 
 def _square(mechanism: str, delta: float, noise: float) -> float:

@@ -32,7 +32,7 @@ from colonnade.privacy.accountant import (
     spent,
 )
 from colonnade.privacy.gaussian import epsilon_of, mu_for
-from colonnade.privacy.ledger import Ledger
+from colonnade.privacy.ledger import Earlier, Ledger
 from colonnade.privacy.perturb import PerturbedFunction, Stream, drawing, output_noise, random_neurons
 from colonnade.privacy.secret import SecretKey
 from colonnade.privacy.settings import Budget, PrivacySettings
@@ -86,6 +86,7 @@ class Guard:
         train_rows: int,
         test_rows: int,
         claim: str = THEOREM_6,
+        earlier: Earlier | None = None,
     ) -> None:
         self.settings, self._budget, self._who = settings, budget, who
         self.on = settings.on
@@ -97,6 +98,7 @@ class Guard:
         terms: dict[str, Any] = {"party": who, "train_rows": train_rows, "test_rows": test_rows}
         self._by_own_rows = claim == OWN_ROWS
         terms |= {"claim": claim} if self._by_own_rows else {}
+        terms |= {"earlier": earlier.terms()} if earlier is not None and self.on else {}
         self.ledger = Ledger(terms | msgspec.to_builtins(settings))
 
     # Build the network.

@@ -4,6 +4,9 @@
     line n      {"n", "time", "what", "mechanism", "rows", "sensitivity", "noise", "mu", …, "hash"}
     hash        sha256(hash of the line before ‖ the line without its hash, as JSON with sorted keys)
 
+Of a run that continues another one, line 0 also holds `earlier`: what the costliest record of the earlier run had
+paid, with the receipt of that ledger's last line. A record may be in both runs, so the new account begins there.
+
 `mu` covers everything up to and including the line. A receipt, "n:hash", names a line. The role's state holds the
 newest receipt that the role knows of. `require` refuses a ledger in which that line is missing or different. The ledger
 may be ahead of the role, because it also counts a job whose result was lost. It is never behind.
@@ -16,6 +19,7 @@ import hashlib
 import json
 import zlib
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -25,10 +29,30 @@ from colonnade.protocol.errors import CheckpointError
 from colonnade.protocol.messages import Array
 from colonnade.protocol.ports import Lines
 
-__all__ = ["Ledger", "account_of", "audit", "pack_rows"]
+__all__ = ["Earlier", "Ledger", "account_of", "audit", "earlier_of", "pack_rows"]
 
 FORMAT = 1
 _START = "0" * 64
+
+
+@dataclass(frozen=True, slots=True)
+class Earlier:
+    """The account of the runs that a run continues, for the record that has paid most."""
+
+    events: tuple[tuple[float, float, int], ...]  # Δ, c and the number of such releases
+    head: str  # the receipt of the last line of that ledger
+    by_record: bool  # whether θ_m revealed nothing by itself
+
+    def terms(self) -> dict[str, Any]:
+        """The fields of line 0."""
+        return {"events": [list(event) for event in self.events], "head": self.head}
+
+
+def earlier_of(account: Account, head: str) -> Earlier:
+    """The account of a run that has ended, for the run that continues it."""
+    counts = account.worst()
+    events = tuple((delta, noise, count) for (delta, noise), count in sorted(counts.items()))
+    return Earlier(events, head, account.by_record)
 
 
 def pack_rows(rows: Array) -> str:
@@ -216,7 +240,10 @@ def _parse(receipt: str) -> tuple[int, str]:
 
 def account_of(terms: dict[str, Any]) -> Account:
     """An empty account for a ledger with these terms."""
-    return Account(terms["local_updates"] != "plain", terms["train_rows"], terms["test_rows"])
+    account = Account(terms["local_updates"] != "plain", terms["train_rows"], terms["test_rows"])
+    for delta, noise, count in terms.get("earlier", {}).get("events", ()):
+        account.add_earlier(delta, noise, count)
+    return account
 
 
 def _count(account: Account, line: dict[str, Any]) -> None:

@@ -124,6 +124,7 @@ class Perturbed(nn.Module):
         super().__init__()
         self.stages, self.tail = nn.ModuleList(stages), tail
         self.clip, self.noise, self.inner = clip, noise, inner
+        self.names_inside: tuple[str, ...] = ()  # of the state, as the module alone names it
 
     def forward(self, x: Tensor) -> Tensor:
         """(rows, columns) → (rows, outputs), perturbed."""
@@ -148,7 +149,7 @@ def shrink(rows: Tensor, clip: float) -> Tensor:
 
 def output_noise(module: nn.Module, clip: float, noise: float) -> Perturbed:
     """Shrink the output of any module to `clip`, and add noise to it."""
-    return Perturbed([module], nn.Identity(), clip, noise)
+    return _named_as(module, Perturbed([module], nn.Identity(), clip, noise))
 
 
 def random_neurons(module: nn.Module, clip: float, noise: float, inner: float, who: str) -> Perturbed:
@@ -169,7 +170,12 @@ def random_neurons(module: nn.Module, clip: float, noise: float, inner: float, w
             "averages, which the noise would not cover; end with a plain activation, or use privacy.mechanism = "
             "'output'"
         )
-    return Perturbed(stages, tail, clip, noise, inner)
+    return _named_as(module, Perturbed(stages, tail, clip, noise, inner))
+
+
+def _named_as(module: nn.Module, perturbed: Perturbed) -> Perturbed:
+    perturbed.names_inside = tuple(module.state_dict())
+    return perturbed
 
 
 def _layers(module: nn.Module) -> list[nn.Module]:

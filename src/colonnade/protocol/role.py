@@ -24,8 +24,10 @@ __all__ = [
     "Releasing",
     "Role",
     "RoleSummary",
+    "Scaling",
     "StalenessSummary",
     "Storing",
+    "Trained",
 ]
 
 SERVER: Final = "server"  # the name of the role that all other roles know
@@ -181,6 +183,22 @@ class Storing(Role, Protocol):
 
     def checkpointed(self, state: Any) -> None:
         """The driver has written the result of `save` to the disk, and no longer needs an older state."""
+
+
+@runtime_checkable
+class Trained(Role, Protocol):
+    """A role with weights from which a later run can start."""
+
+    def trained(self) -> dict[str, dict[str, Array]]:
+        """Copies of the arrays that evaluation reads, by member and by name. Only an oracle has several members'."""
+
+
+@runtime_checkable
+class Scaling(Role, Protocol):
+    """A server that trains on standardised targets."""
+
+    def target_scale(self) -> tuple[float, float]:
+        """The mean and the spread of the targets; (0, 1) for classes."""
 
 
 @runtime_checkable

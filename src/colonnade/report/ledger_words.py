@@ -38,7 +38,7 @@ class ReadLedger:
 
 def ledger_in_words(ledgers: Sequence[ReadLedger], last: int, delta: float, made: datetime) -> Document:
     """Write the page; the costs of runs on the same records add up."""
-    total = sqrt(sum(one.account.mu**2 for one in ledgers))
+    total = sqrt(sum(one.account.mu**2 for one in ledgers if not _is_included(one, ledgers)))
     parties = ", ".join(dict.fromkeys(str(one.terms["party"]) for one in ledgers))
     facts = [("Made", f"{made:%Y-%m-%d %H:%M} UTC, after the training, with Colonnade {__version__}")]
     facts += [("Ledger", f"{one.name}, sha256 {one.digest}") for one in ledgers]
@@ -47,6 +47,13 @@ def ledger_in_words(ledgers: Sequence[ReadLedger], last: int, delta: float, made
     for one in ledgers:
         parts += [_leaves(one), _newest(one, last, delta)]
     return Document(f"Privacy ledger of {parties}", facts, [*parts, _meaning()])
+
+
+def _is_included(ledger: ReadLedger, ledgers: Sequence[ReadLedger]) -> bool:
+    """Whether another ledger's run continues this one's after its last line, and so has counted all of it."""
+    newest = ledger.lines[-1] if ledger.lines else ledger.terms
+    head = f"{newest['n']}:{newest['hash']}"
+    return any(one.terms.get("earlier", {}).get("head") == head for one in ledgers)
 
 
 def _leaves(ledger: ReadLedger) -> Part:
@@ -58,6 +65,9 @@ def _leaves(ledger: ReadLedger) -> Part:
         f"noise {terms['noise']:g}, local updates {terms['local_updates']}{private}; {terms['train_rows']} training "
         f"rows, {terms['test_rows']} rows held out"
     )
+    if "earlier" in terms:
+        count = sum(event[2] for event in terms["earlier"]["events"])
+        text += f". The run continues an earlier one: μ and ε include the cost of {count:,} releases in that"
     head = ("kind", "what left this party", "releases", "rows", "from", "to")
     rows = [_kind_row(what, ledger.lines) for what in dict.fromkeys(line["what"] for line in ledger.lines)]
     return Part("What left this party", [text], Grid(head, rows, ("releases", "rows")))

@@ -7,6 +7,7 @@ from typing import Any
 
 import tomli_w
 
+from colonnade.config.continuing import Continuation
 from colonnade.config.schema import Config, apply_overrides, difference, from_dict, read_toml, to_dict
 from colonnade.config.settle import settled
 from colonnade.drivers.checkpoints import Checkpoints
@@ -15,6 +16,7 @@ from colonnade.protocol.errors import CheckpointError, ConfigError
 from colonnade.protocol.role import Histogram
 from colonnade.protocol.strict_json import to_json
 from colonnade.results.summary import Summary
+from colonnade.results.trained import CONTINUED, keep_continuation
 
 __all__ = ["RunFolder", "note_command", "tables_of"]
 
@@ -48,13 +50,15 @@ class RunFolder:
         self._checkpoints = Checkpoints(path)
 
     @classmethod
-    def create(cls, path: str | Path, config: Config) -> "RunFolder":
-        """Create a new folder; an existing one must be empty."""
+    def create(cls, path: str | Path, config: Config, before: Continuation | None = None) -> "RunFolder":
+        """Create a new folder; an existing one must be empty. `before`: the run that this one continues."""
         path = Path(path)
         cls.refuse_used(path)
         path.mkdir(parents=True, exist_ok=True)
         folder = cls(path)
         folder._metrics.touch()
+        (path / CONTINUED).unlink(missing_ok=True)  # `up` gives the server its own before this folder is made
+        keep_continuation(path, before)
         folder._replace("config.toml", [tomli_w.dumps(to_dict(config)).encode()])  # last: with it, --resume works
         return folder
 
@@ -62,7 +66,7 @@ class RunFolder:
     def refuse_used(path: str | Path) -> None:
         """Raise ConfigError if a new run cannot use this folder."""
         path = Path(path)
-        if path.exists() and (not path.is_dir() or any(path.iterdir())):
+        if path.exists() and (not path.is_dir() or any(one.name != CONTINUED for one in path.iterdir())):
             raise ConfigError(
                 "--out", str(path), "exists and is not empty: choose another folder, or continue its run with --resume"
             )

@@ -9,6 +9,7 @@ import numpy as np
 
 from colonnade.algorithms.evaluation import Measurement
 from colonnade.algorithms.training import Training
+from colonnade.config.continuing import Continuation
 from colonnade.config.resolve import Plan
 from colonnade.data.suggest import listing
 from colonnade.drivers.traffic import Traffic
@@ -83,6 +84,7 @@ class Summary(TrafficFields):
     privacy: dict[str, Any] | None  # see `_privacy_fields`; None: there is no account
     trace_sha256: str
     weights_sha256: str | None  # None: a party has not sent its digest
+    continued_from: NotRequired[dict[str, str]]  # only of a run with --continue: the earlier run's folder and id
     label: NotRequired[str]  # only in a comparison
     adapted: NotRequired[dict[str, str]]  # only there: dotted key → what replaces the configured value
 
@@ -104,6 +106,7 @@ def summarise(
     spent: Mapping[str, PrivacySpent],
     trace_sha256: str,
     weights_sha256: str | None,
+    before: Continuation | None = None,
 ) -> Summary:
     """Make the summary of a run, the same for every driver.
 
@@ -147,6 +150,8 @@ def summarise(
         "trace_sha256": trace_sha256,
         "weights_sha256": weights_sha256,
     }
+    if before is not None:
+        summary["continued_from"] = before.origin
     summary["warnings"] = warnings_of(summary, rows, principal.get("warnings", ()), commonest)
     return summary
 

@@ -138,7 +138,9 @@ class Liar:
         false = self._false(some) if some is not None else None
         if false is None:
             return sends
-        return [false if send is some else send for send in sends] if some in sends else [*sends, false]
+        if not any(send is some for send in sends):  # `in` would compare arrays
+            return [*sends, false]
+        return [false if send is some else send for send in sends]
 
     def _joined(self, sends: list[Send]) -> list[Send]:
         some = self._some([])

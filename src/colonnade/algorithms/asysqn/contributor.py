@@ -48,6 +48,7 @@ from colonnade.algorithms.batches import Rows, Walk, are_distinct, is_rows
 from colonnade.algorithms.chassis import PARTY, Chassis, RoleState, Sender, done, job, on
 from colonnade.algorithms.method import PartySetup
 from colonnade.algorithms.sane import STEPS
+from colonnade.models.continued import Continued
 from colonnade.privacy import masking
 from colonnade.privacy.secret import SecretKey
 from colonnade.protocol.errors import LocalProtocolError, RemoteProtocolError
@@ -123,7 +124,9 @@ class Contributor(Chassis[C], Generic[C]):
         self.fence = Fence(self._block.rows)
         training, parties = setup.training, len(setup.names)
         scale = measured(held, options, training.batch_size, parties) if training.measured else GIVEN
-        self.estimator = Estimator(held, options, scale)
+        self.estimator, self._columns = Estimator(held, options, scale), setup.train.shape[1]
+        if isinstance(setup.model, Continued):
+            self.estimator.begin_at(setup.model, self._columns, setup.name)
         path = ("batches",) if options.synchronous else ("batches", setup.index)
         batches = Draws if options.estimator == SAGA else Walk
         self._walk = batches(self._block.rows, setup.training.batch_size, setup.training.seed, *path)

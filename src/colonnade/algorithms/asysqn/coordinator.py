@@ -46,7 +46,14 @@ from colonnade.algorithms.evaluation import Evaluated, Scores
 from colonnade.algorithms.leaving import LONGEST
 from colonnade.algorithms.method import ServerSetup
 from colonnade.algorithms.sane import STEPS, is_step
-from colonnade.protocol.errors import LocalProtocolError, PartyDiverged, RemoteProtocolError, TrainingDiverged
+from colonnade.models.continued import Continued
+from colonnade.protocol.errors import (
+    ConfigError,
+    LocalProtocolError,
+    PartyDiverged,
+    RemoteProtocolError,
+    TrainingDiverged,
+)
 from colonnade.protocol.events import NANOSECONDS
 from colonnade.protocol.messages import Message
 from colonnade.protocol.role import RoleSummary
@@ -100,6 +107,10 @@ class LinearCoordinator(Counting[State]):
         self.options = setup.options
         self.fewest = setup.options.fewest(len(setup.parties))  # parties of an aggregation
         self.disputes = Disputes()
+        before = setup.model.parties if isinstance(setup.model, Continued) else setup.parties
+        if setup.options.intercept and before[:1] != setup.parties[:1]:
+            advice = f"{before[0]} held the intercept in the earlier run, as its first party: name it first"
+            raise ConfigError("network.parties", list(setup.parties), advice)
 
     @property
     def members(self) -> list[int]:

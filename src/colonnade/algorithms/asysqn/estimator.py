@@ -28,7 +28,8 @@ from colonnade.algorithms.asysqn.losses import FAR, at_zero, penalty
 from colonnade.algorithms.asysqn.messages import FullPassed, Step, StepMade
 from colonnade.algorithms.asysqn.quasi_newton import Memory, curvature
 from colonnade.algorithms.asysqn.scale import GIVEN, Scale
-from colonnade.protocol.errors import TrainingDiverged
+from colonnade.models.continued import Continued
+from colonnade.protocol.errors import ConfigError, TrainingDiverged
 from colonnade.protocol.finite import all_finite
 from colonnade.protocol.messages import Array
 from colonnade.protocol.saved import form_of
@@ -71,6 +72,24 @@ class Estimator:
         if self._block.intercept:
             self.state.w[-1] = scale.start
         self.memory = Memory(options.memory, max(options.delta, scale.floor), scale.smoothness)
+
+    def begin_at(self, before: Continued, columns: int, who: str) -> None:
+        """Start from the weights of an earlier run; references and curvature start empty."""
+        w = self.state.w.copy()
+        w[:columns] = before.vector(columns, f"model.party of {who}")
+        had, has = "bias" in before.tensors, self._block.intercept
+        if had != has:
+            whose = "held the intercept in the earlier run" if had else "did not hold the intercept in the earlier run"
+            advice = "the first party holds it: keep the same party first, and the same protocol.intercept"
+            raise ConfigError("network.parties", who, f"{who} {whose}; {advice}")
+        if has:
+            w[-1] = float(before.tensors["bias"][0])
+        self.state.w = w
+
+    def trained(self, columns: int) -> dict[str, Array]:
+        """Return w_ℓ without padding, and the intercept if this party holds it."""
+        weights = {"weight": self.w[:columns].copy()}
+        return weights | ({"bias": self.w[-1:].copy()} if self._block.intercept else {})
 
     @property
     def w(self) -> Array:

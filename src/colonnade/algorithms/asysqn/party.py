@@ -453,6 +453,10 @@ class Party(Contributor[State]):
         if not self.options.synchronous and self._under_way() > 1 + self.options.ahead:
             raise LocalProtocolError(f"{self.name}: {self._under_way()} batches under way")
 
+    def trained(self) -> dict[str, dict[str, Array]]:
+        """The weights of the columns, and the intercept if this party holds it. See `protocol.role.Trained`."""
+        return {self.name: self.estimator.trained(self._columns)}
+
     def summary(self) -> RoleSummary:
         """Steps, answers, and sums that were not completed."""
         state = self.state

@@ -24,7 +24,7 @@ from colonnade.algorithms.training import Training
 from colonnade.algorithms.training_progress import END_TIMER, EVALUATE_TIMER, TrainingProgress
 from colonnade.models import ServerNetwork
 from colonnade.protocol.events import TimerFired
-from colonnade.protocol.messages import EvaluationReply
+from colonnade.protocol.messages import Array, EvaluationReply
 from colonnade.protocol.ports import Storage
 from colonnade.protocol.role import SERVER, RoleSummary
 
@@ -284,6 +284,14 @@ class Coordinator(Encoding, Counting[D], Generic[D]):
     def checkpointed(self, state: dict[str, Any]) -> None:
         """Pass the saved state on to the evaluation's table. See `protocol.role.Storing`."""
         self.evaluation.table.checkpointed(state["evaluation"]["table"])
+
+    def trained(self) -> dict[str, dict[str, Array]]:
+        """Return the network's weights. See `protocol.role.Trained`."""
+        return {SERVER: self.network.trained()}
+
+    def target_scale(self) -> tuple[float, float]:
+        """Return the mean and spread of the targets. See `protocol.role.Scaling`."""
+        return self.network.objective.scale
 
     def told(self) -> RoleSummary:
         """Report the weights and the parties that have left."""

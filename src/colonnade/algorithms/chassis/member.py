@@ -36,6 +36,9 @@ class Reads(Protocol):
     def digest(self) -> str:
         """Return a digest of its weights."""
 
+    def trained(self) -> dict[str, Array]:
+        """Return parameters and buffers by name, as evaluation uses them."""
+
     def snapshot(self) -> list[Array]:
         """Return a copy of the weights that evaluation uses."""
 
@@ -165,7 +168,11 @@ class Member(Encoding, Chassis[P], Generic[P]):
     def _read(self, x: Array, number: int) -> RowsRead:
         return RowsRead(number, 0, self.encode_tests(self.network.read(x)))
 
-    # Summary.
+    # Weights and summary.
+
+    def trained(self) -> dict[str, dict[str, Array]]:
+        """Return the network's weights. See `protocol.role.Trained`."""
+        return {self.name: self.network.trained()}
 
     def summary(self) -> RoleSummary:
         """Report the weights and the privacy spent."""

@@ -54,6 +54,7 @@ from colonnade.algorithms.fedvs.sharer import Sharer, in_chunks
 from colonnade.algorithms.fedvs.side import Side
 from colonnade.algorithms.method import SERVER, PartySetup
 from colonnade.models import Network, party_module
+from colonnade.models.continued import Continued
 from colonnade.models.polynomial import Polynomial
 from colonnade.privacy.secret import SecretKey
 from colonnade.protocol.errors import LocalProtocolError, ModelError, RemoteProtocolError, TrainingDiverged
@@ -116,6 +117,8 @@ class Party(Chassis[State]):
         self.numbers = MappingProxyType({name: n for n, name in enumerate(names)})
         self.code, self.least = options.code(setup.parties), options.least(len(names))
         module = polynomial_module(setup)
+        if isinstance(setup.model, Continued):  # trained weights may exceed the least W_max; `_fit_weights` sets it
+            self.state.w_max = max(self.state.w_max, float(module.weight.detach().abs().max()))
         optimiser, regulariser = training.party_optimisers[index], training.regularisers[index]
         self.network = Network(module.to(setup.device), optimiser, regulariser)
         self.degree, self.terms, self.x = module.degree, len(module.weight), setup.train
@@ -238,6 +241,7 @@ class Party(Chassis[State]):
             terms = sum(data.terms(n) for n in data.held())
             self.options.check_bound(terms, self.degree)
             self.state.w_max = _single(self.options.largest_w_max(terms, self.degree))
+            self._clip()
 
     def _tell_prepared(self) -> None:
         held, tested = self.training.data.held(), self.testing.exchange.key[0]
@@ -610,6 +614,10 @@ class Party(Chassis[State]):
             raise LocalProtocolError(f"{self.name}: a weight has left ±{s.w_max:g}")
         if s.to_sum is not None and not self.training.is_at(s.to_sum.round, s.to_sum.attempt):
             raise LocalProtocolError(f"{self.name}: a sum of another exchange waits")
+
+    def trained(self) -> dict[str, dict[str, Array]]:
+        """The network's weights. See `protocol.role.Trained`."""
+        return {self.name: self.network.trained()}
 
     def summary(self) -> RoleSummary:
         """Steps taken, and counts of work that was dropped or left out."""

@@ -2,7 +2,8 @@
 
 Every party shares its rows and its weights with all others, under fresh masks and blinding, over the sealed relay (Alg.
 1 l. 2–8, 14–18). Each party multiplies and adds the shares it holds (Eq. (5)) and answers. Any R answers decode, so the
-server can do without a party that straggles or stops after sharing. S is always all parties. A party does not predict
+server can do without a party that straggles or stops after sharing. With `spare`, the server waits for as many answers
+more, for half of the deadline, and finds wrong ones as in training. S is always all parties. A party does not predict
 at all if, at the same weights, its last sums in training were over other parties.
 """
 
@@ -29,10 +30,12 @@ from colonnade.algorithms.prediction.predictor import (
     TrainedRoles,
 )
 from colonnade.algorithms.prediction.sums import Contribute, SumParty, SumServer, SumServerState
+from colonnade.algorithms.remarks import Remark
 from colonnade.models import ServerNetwork
 from colonnade.privacy.field import MAX_INNER, total
 from colonnade.privacy.sharing import Segmentation
 from colonnade.protocol.errors import ConfigError, RemoteProtocolError
+from colonnade.protocol.events import Emit
 from colonnade.protocol.messages import Array, Message, Payload
 from colonnade.protocol.quota import Bucket
 from colonnade.protocol.role import SERVER
@@ -40,6 +43,7 @@ from colonnade.protocol.saved import transient
 
 __all__ = ["CodedAnswer", "CodedParty", "CodedPredictor", "CodedServer", "CodedShare"]
 
+SPARE = "spare "  # timers: with the nonce of a sum
 PENDING = 64  # sums to keep that are under way, or whose shares came before their order; the oldest are dropped
 
 
@@ -91,8 +95,9 @@ class DecodeSum(Payload, frozen=True):
 
     nonce: int
     rows: int
-    answers: list[Array]
+    answers: Array  # (answers, places, h)
     who: list[int]
+    draw: int  # names the key of the check
 
 
 class SumDecoded(Payload, frozen=True):
@@ -100,6 +105,13 @@ class SumDecoded(Payload, frozen=True):
 
     nonce: int
     values: Array  # (ids, h) float32
+    wrong: list[int]  # parties whose answers were wrong, and left out
+
+
+class SumDoubted(Payload, frozen=True):
+    """Result of `DecodeSum`: some answers are wrong, and these are too few to tell which."""
+
+    nonce: int
 
 
 @dataclass(slots=True)
@@ -230,11 +242,33 @@ class CodedParty(SumParty[CodedPartyState]):
         self.send(SERVER, result)
 
 
+@dataclass(slots=True)
+class Answers:
+    """The answers to one sum."""
+
+    values: dict[int, Array] = field(default_factory=dict)  # party → its coded sum
+    lost: set[int] = field(default_factory=set)  # parties that have left since the sum began
+    decoding: bool = False
+    doubted: int = 0  # so many answers did not fit together
+    late: bool = False  # the time for spare answers is over
+
+    def decodable(self, needed: int, spare: int, parties: int) -> bool:
+        """Whether `needed` answers are here, and the spare ones that can still come; more than were doubted."""
+        hopeful = len(self.values) if self.late else len(self.values.keys() | (set(range(parties)) - self.lost))
+        wanted = max(needed, min(needed + spare, hopeful), self.doubted + 1 if self.doubted else 0)
+        return not self.decoding and len(self.values) >= wanted
+
+    def disputed(self, parties: int) -> bool:
+        """Whether wrong answers cannot be located, and no more answers can come."""
+        hopeful = len(self.values.keys() | (set(range(parties)) - self.lost))
+        return bool(self.doubted) and not self.decoding and hopeful <= self.doubted
+
+
 @dataclass(slots=True, kw_only=True)
 class CodedServerState(SumServerState):
     """The state of a server that decodes sums."""
 
-    answers: dict[int, dict[int, Array]] = transient(dict)  # nonce → party → its coded sum
+    answers: dict[int, Answers] = transient(dict)  # by nonce
 
 
 class CodedServer(SumServer[CodedServerState]):
@@ -252,36 +286,97 @@ class CodedServer(SumServer[CodedServerState]):
 
     @on(CodedAnswer, PARTY)
     def answer(self, sender: str, message: CodedAnswer) -> None:
-        """Take a coded sum; R of them decode."""
-        rows = self.rows_of(message.nonce)
-        answers = self.state.answers.get(message.nonce, {})
-        if rows is None or len(answers) >= self._code.needed:
-            return  # too late: R answers were enough
+        """Take a coded sum; R of them decode, and spare ones show whether they are right."""
+        n, rows, nonce = self.index[sender], self.rows_of(message.nonce), message.nonce
+        if rows is None:
+            return  # too late
+        answers = self.state.answers.get(nonce, Answers())
+        if n in answers.values:
+            raise RemoteProtocolError(sender, "answers one sum twice")
         places = Segmentation(len(rows), self._code.segments).length
         check_elements(sender, "a coded sum", message.values, (places, *self.shape))
-        self.state.answers[message.nonce] = answers
-        answers[self.index[sender]] = message.values
-        if len(answers) == self._code.needed:
-            job = DecodeSum(message.nonce, len(rows), list(answers.values()), list(answers))
-            self.work("predict", 0.0, job, aside=True)
+        if nonce not in self.state.answers and self._options.spare:
+            self.wake(f"{SPARE}{nonce}", self.now + self.deadline // 2)
+        self.state.answers[nonce] = answers
+        answers.values[n] = message.values
+        self._advance(nonce)
+
+    def _advance(self, nonce: int) -> None:
+        """Decode if enough answers are here; give up a sum whose answers do not fit together."""
+        rows, answers, parties = self.rows_of(nonce), self.state.answers[nonce], len(self.parties)
+        if rows is None:
+            return
+        if answers.decodable(self._code.needed, self._options.spare, parties):
+            answers.decoding, who = True, sorted(answers.values)
+            values = np.stack([answers.values[n] for n in who])
+            self.work("predict", 0.0, DecodeSum(nonce, len(rows), values, who, self.state.jobs + 1), aside=True)
+        elif answers.disputed(parties):
+            for n in sorted(answers.values):
+                self.do([Emit(Remark(self.parties[n], "its answer may be wrong: the answers do not fit together"))])
+            self.give_up_sum(nonce)
 
     @job(DecodeSum)
-    def decode(self, job: DecodeSum) -> SumDecoded:
-        """Eq. (6), (7)."""
-        cut = Segmentation(job.rows, self._code.segments)
-        decoded = self._code.decode(job.answers, job.who)
+    def decode(self, job: DecodeSum) -> SumDecoded | SumDoubted:
+        """Eq. (6), (7), from the answers that are right."""
+        code, wrong = self._code, []
+        if len(job.who) > code.needed:
+            found = code.wrong(job.answers, job.who, self.key.seed("check", job.draw))
+            if found is None:
+                return SumDoubted(job.nonce)
+            wrong = found
+        right = [place for place, n in enumerate(job.who) if n not in wrong]
+        decoded = code.decode(job.answers[right], [job.who[place] for place in right])
+        cut = Segmentation(job.rows, code.segments)
         values = average(decoded, len(self.parties), self._options.l_x + self._options.l_w)
-        return SumDecoded(job.nonce, cut.samples(values, np.arange(cut.length)))
+        return SumDecoded(job.nonce, cut.samples(values, np.arange(cut.length)), wrong)
 
     @done(SumDecoded)
     def decoded(self, token: int, result: SumDecoded) -> None:
-        """Use the average embedding of each id."""
+        """Use the average embedding of each id. Name the parties whose answers were wrong."""
+        for n in result.wrong:
+            self.do([Emit(Remark(self.parties[n], "wrong answer to a prediction, left out"))])
         self.take(result.nonce, result.values)
+
+    @done(SumDoubted)
+    def doubted(self, token: int, result: SumDoubted) -> None:
+        """Wait for more answers, if there can be any."""
+        answers = self.state.answers.get(result.nonce)
+        if answers is not None:
+            answers.decoding, answers.doubted = False, len(answers.values)
+            self._advance(result.nonce)
+
+    def rang(self, timer: str, due: int) -> None:
+        """Stop waiting for spare answers; or the deadline of a request."""
+        if not timer.startswith(SPARE):
+            return super().rang(timer, due)
+        nonce = int(timer.removeprefix(SPARE))
+        if nonce in self.state.answers:
+            self.state.answers[nonce].late = True
+            self._advance(nonce)
+
+    def joined(self, peer: str, reset: bool) -> None:
+        super().joined(peer, reset)
+        if reset:
+            self._left(peer)
+
+    def peer_lost(self, peer: str) -> None:
+        super().peer_lost(peer)
+        self._left(peer)
+
+    def _left(self, peer: str) -> None:
+        """Do not wait for answers of this party."""
+        for nonce, answers in list(self.state.answers.items()):
+            answers.lost.add(self.index[peer])
+            self._advance(nonce)
 
     def answered(self) -> None:
         """Drop the coded sums of requests that are over."""
         state = self.state
-        state.answers = {nonce: held for nonce, held in state.answers.items() if self.rows_of(nonce) is not None}
+        over = [nonce for nonce in state.answers if self.rows_of(nonce) is None]
+        for nonce in over:
+            del state.answers[nonce]
+            if self._options.spare:
+                self.forget_timer(f"{SPARE}{nonce}")
 
 
 def _predictions(network: ServerNetwork, h: Array) -> Array:
@@ -293,7 +388,7 @@ class CodedPredictor(Predictor[FedvsOptions, Server, Party]):
 
     payloads = (
         *(*PAYLOADS, Contribute, CodedShare, CodedAnswer),
-        *(ShareTerms, TermsShared, AddUp, DecodeSum, SumDecoded),
+        *(ShareTerms, TermsShared, AddUp, DecodeSum, SumDecoded, SumDoubted),
     )
     peers = True
 

@@ -72,7 +72,7 @@ def averaging_network(setup: ServerSetup[Options], method: str) -> ServerNetwork
         raise ConfigError("model.aggregate", setup.aggregate, f"{method} averages embeddings: use 'mean'")
     width, seed = setup.widths[0], derive(setup.training.seed, "init", SERVER)
     module = server_module(setup.model, width, setup.task.outputs, seed)
-    objective = Objective(setup.task, setup.y_train)
+    objective = Objective(setup.task, setup.y_train, setup.target_scale)
     return ServerNetwork(module.to(setup.device), setup.training.server_optimiser, objective, "concat", 1)
 
 
@@ -585,7 +585,15 @@ class Server(Counting[State]):
             if tells_apart(sums.setdefault(position, weights), weights, 0):
                 raise LocalProtocolError("server: the same rows were asked for over two sets")
 
-    # Summary.
+    # Weights and summary.
+
+    def trained(self) -> dict[str, dict[str, Array]]:
+        """The network's weights. See `protocol.role.Trained`."""
+        return {SERVER: self.network.trained()}
+
+    def target_scale(self) -> tuple[float, float]:
+        """The mean and the spread of the targets. See `protocol.role.Scaling`."""
+        return self.network.objective.scale
 
     def told(self) -> RoleSummary:
         """Clipped weights, rounds that were tried again, and parties that were missing."""

@@ -70,8 +70,9 @@ class Side(Component):
         return [n for n in sorted(exchange.models) if n in data and n in exchange.among and n not in lacking]
 
     def is_complete(self) -> bool:
-        """Whether the shares of all parties of the exchange are here."""
-        return not set(self.held()) < set(self.exchange.among)
+        """Whether an exchange has begun, and the shares of all its parties are here."""
+        among = self.exchange.among
+        return bool(among) and not set(self.held()) < set(among)
 
     def holding(self, clipped: int, made: Mapping[int, int]) -> Holding:
         """The report on shares that are here; `made` are models whose terms for the coming sum are ready."""

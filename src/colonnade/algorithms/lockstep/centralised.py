@@ -85,9 +85,9 @@ class Centralised(Chassis[RoleState]):
         super().__init__(SERVER, {}, RoleState())
         self._training = training = server.training
         self._x, self._x_test = tuple(party.train for party in parties), tuple(party.test for party in parties)
-        objective = Objective(server.task, server.y_train)
+        objective = Objective(server.task, server.y_train, server.target_scale)
         self._targets, self._y_test = objective.targets(server.y_train), server.y_test
-        self._how = server.aggregate
+        self._how, self._names = server.aggregate, server.parties
         inputs = aggregated_width(server.aggregate, server.widths)
         top = server_module(server.model, inputs, server.task.outputs, derive(training.seed, "init", SERVER))
         average = server.options.average
@@ -207,6 +207,15 @@ class Centralised(Chassis[RoleState]):
     def owes(self) -> dict[str, str]:
         """Return nothing, since the oracle has no parties."""
         return {}
+
+    def trained(self) -> dict[str, dict[str, Array]]:
+        """Return the weights of all networks, by member."""
+        networks = zip((SERVER, *self._names), (self.network, *self.parts), strict=True)
+        return {name: network.trained() for name, network in networks}
+
+    def target_scale(self) -> tuple[float, float]:
+        """Return the mean and spread of the targets."""
+        return self.network.objective.scale
 
     def summary(self) -> RoleSummary:
         """Report updates, epochs and the digests of the weights."""

@@ -68,7 +68,7 @@ class AskingServer(Chassis[S], Generic[S]):
         super().__init__(SERVER, dict.fromkeys(parties, PARTY), state)
         self.parties, self._widths, self._blocks = tuple(parties), tuple(widths), blocks_of(widths)
         self.index = MappingProxyType({name: n for n, name in enumerate(parties)})
-        self._deadline = round(deadline_s * NANOSECONDS)
+        self.deadline = round(deadline_s * NANOSECONDS)
 
     # What a method defines.
 
@@ -116,7 +116,7 @@ class AskingServer(Chassis[S], Generic[S]):
             request.owed[name] = list(range(0, rows, chunk))
             for start in request.owed[name]:
                 self.send(name, Ask(asked.number, start, asked.ids[start : start + chunk]))
-        self.wake(str(asked.number), self.now + self._deadline)
+        self.wake(str(asked.number), self.now + self.deadline)
         self._finish_if_complete(asked.number)
 
     def _chunk(self, name: str) -> int:

@@ -99,11 +99,11 @@ class SumServer(AskingServer[S], Generic[S]):
         shape: tuple[int, ...] = (), dtype: type[np.floating[Any]] = np.float64,
     ) -> None:  # fmt: skip
         super().__init__(parties, (0,) * len(parties), deadline_s, state)
-        self._predictions, self._key, self.shape, self._dtype = predictions, SecretKey(), shape, dtype
+        self._predictions, self.key, self.shape, self._dtype = predictions, SecretKey(), shape, dtype
 
     def started(self, entropy: bytes) -> None:
         """Take the key that makes this process's nonces unique."""
-        self._key.renew(entropy)
+        self.key.renew(entropy)
 
     def conclude(self, number: int, request: PredictionRequest) -> None:
         """Start the second half, for the ids that all parties have."""
@@ -113,7 +113,7 @@ class SumServer(AskingServer[S], Generic[S]):
         for start in range(0, len(common), MAX_ASKED):
             rows = common[start : start + MAX_ASKED]
             self.state.nonces += 1
-            nonce = int.from_bytes(self._key.seed("nonce", self.state.nonces)[:8], "little") >> 1
+            nonce = int.from_bytes(self.key.seed("nonce", self.state.nonces)[:8], "little") >> 1
             sums.rows[nonce] = rows
             message = Contribute(nonce, self.state.nonces % len(self.parties), [request.ids[row] for row in rows])
             for name in self.parties:
@@ -150,6 +150,10 @@ class SumServer(AskingServer[S], Generic[S]):
         sums.request.away += [peer] if peer else []
         sums.rows = {}
         self._answer(number)
+
+    def give_up_sum(self, nonce: int) -> None:
+        """Give up the request of a sum that cannot be had."""
+        self.give_up(next(number for number, sums in self.state.sums.items() if nonce in sums.rows), "")
 
     def _answer(self, number: int) -> None:
         sums = self.state.sums.pop(number)

@@ -4,19 +4,21 @@ A party's pace is the median time between its uploads, per row, over its last RE
 long as the fastest gets half batches. It then takes more steps with the same work.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
 from math import floor, log2
 from statistics import median
 
-from colonnade.protocol.saved import Component
+from colonnade.algorithms.batches import Rows, Walk, are_same
+from colonnade.protocol.saved import UNSAVED, Component
 
-__all__ = ["Paces", "Stride", "sizes"]
+__all__ = ["Paces", "Stride", "Trail", "sizes"]
 
 HALVINGS = 1  # of a batch, at most: quarters were not faster than halves, and more of the table was stale
 SMALLEST = 4  # rows: BatchNorm needs a few
 AGAIN = 0.75  # fraction of the pace that made batches smaller; below it they grow again
 RECENT = 9  # intervals per party
+SEARCHED_ROWS, SEARCHED_EPOCHS = 2**22, 1024  # of the walk, to find the place of a batch; at most so many
 
 
 def sizes(batch_size: int) -> list[int]:
@@ -81,3 +83,86 @@ class Paces(Component):
     def forget(self, party: int) -> None:
         """Tell the party its batch size again, since the party or the server has lost its state."""
         self.last[party], self.known[party] = None, False
+
+
+@dataclass(slots=True)
+class Trail(Component):
+    """Where each party's batches are in its walk, as the server knows it. Every batch begins where the last one ended.
+
+    The step of a batch does not tell its place, because sizes may change. After a restart the server looks for the
+    first batch in all epochs that its step allows, unless these are too many.
+    """
+
+    walks: tuple[Walk, ...] = field(metadata=UNSAVED)
+    rows: int = field(metadata=UNSAVED)
+    sizes: list[int] = field(metadata=UNSAVED)
+    most: int = field(metadata=UNSAVED)  # batches in flight
+    starts: list[dict[int, int]] = field(default_factory=list)  # by party: step → rows before the batch
+    ends: list[dict[int, int]] = field(default_factory=list)  # the same: rows up to its end
+
+    def __post_init__(self) -> None:
+        self.starts, self.ends = [{} for _ in self.walks], [{} for _ in self.walks]
+
+    def allows(self, party: int, step: int, batch: Rows, first: bool) -> bool:
+        """Whether the walk has this batch; True if there are too many places to look for it.
+
+        `first`: it is the first batch of a conversation, before which the party may have returned to an earlier state.
+        """
+        near = self._near(party, step)
+        if self._fitting(party, batch, near) is not None:
+            return True
+        if not first:
+            return not near
+        epochs, complete = self._epochs(party, step)
+        return not complete or self._search(party, batch, epochs) is not None
+
+    def note(self, party: int, step: int, batch: Rows, first: bool) -> None:
+        """Remember the place of a batch that the server takes. What came after it, in an earlier state, is void."""
+        start = self._fitting(party, batch, self._near(party, step))
+        if start is None and first:
+            start = self._search(party, batch, self._epochs(party, step)[0])
+        for known, place in ((self.starts, start), (self.ends, None if start is None else start + len(batch))):
+            kept = {old: at for old, at in known[party].items() if step - 2 * self.most <= old < step}
+            known[party] = kept if place is None else kept | {step: place}
+
+    def _near(self, party: int, step: int) -> set[int]:
+        """Return the places that follow from the batches before this one."""
+        if step in self.starts[party]:
+            return {self.starts[party][step]}
+        before = max((known for known in self.ends[party] if known < step), default=None)
+        if before is None or step - before > self.most:
+            return {0} if step == 0 else set()
+        places = {self.ends[party][before]}
+        for _ in range(step - before - 1):  # batches that were answered before the conversation restarted
+            places = {self._end(place, size) for place in places for size in self.sizes}
+        return places
+
+    def _end(self, place: int, size: int) -> int:
+        return min(place + size, (place // self.rows + 1) * self.rows)
+
+    def _fitting(self, party: int, batch: Rows, places: Iterable[int]) -> int | None:
+        walk = self.walks[party]
+        for place in places:
+            for size in self.sizes:
+                if self._end(place, size) - place == len(batch) and are_same(batch, walk.rows_from(place, size)):
+                    return place
+        return None
+
+    def _epochs(self, party: int, step: int) -> tuple[list[int], bool]:
+        """Return the epochs that may have this step, the likeliest first, and whether these are all."""
+        fewest, most = (-(-self.rows // size) for size in (max(self.sizes), min(self.sizes)))  # steps of an epoch
+        low, high = step // most, step // fewest
+        known = max(self.ends[party].values(), default=high * self.rows) // self.rows
+        limit = max(2, min(SEARCHED_EPOCHS, SEARCHED_ROWS // self.rows))
+        begin = max(low, min(known, high) - limit // 2)
+        epochs = range(begin, min(begin + limit, high + 1))
+        near = sorted(epochs, key=lambda epoch: abs(epoch - known))
+        return near, len(epochs) == high - low + 1
+
+    def _search(self, party: int, batch: Rows, epochs: list[int]) -> int | None:
+        return self._fitting(party, batch, (self._start_in(party, epoch, batch) for epoch in epochs))
+
+    def _start_in(self, party: int, epoch: int, batch: Rows) -> int:
+        """Return the place in this epoch of the batch's first row."""
+        order = self.walks[party].rows_from(epoch * self.rows, self.rows)
+        return epoch * self.rows + int((order == batch[0]).argmax())

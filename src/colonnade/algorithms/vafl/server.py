@@ -19,13 +19,13 @@ from typing import Generic, TypeVar
 
 import numpy as np
 
-from colonnade.algorithms.batches import Rows, are_distinct, are_same, walk_of
+from colonnade.algorithms.batches import Rows, are_distinct, are_same, walks_of
 from colonnade.algorithms.chassis import PARTY, on
 from colonnade.algorithms.method import Options, ServerSetup
 from colonnade.algorithms.table_file import TablesInFiles
 from colonnade.algorithms.vafl.config import VaflOptions
 from colonnade.algorithms.vafl.messages import Batch, Embeddings, FreshRequest, Pace, Query
-from colonnade.algorithms.vafl.pacing import Paces
+from colonnade.algorithms.vafl.pacing import Paces, Trail, sizes
 from colonnade.algorithms.vafl.request_queue import QueuedRequest, RequestQueue
 from colonnade.algorithms.vafl.stepping import Stepping, SteppingState
 from colonnade.protocol.errors import LocalProtocolError, RemoteProtocolError
@@ -294,13 +294,16 @@ class Server(TableServer[TableState]):
         super().__init__(setup, state, t=t, max_delay=options.max_delay, everyone=everyone, warm=warm, fill=fill)
         self.paces = Paces(setup.parties) if options.smaller_batches else None
         self.shared, self.extra = options.batches == "shared", round(options.extra_rows * setup.training.batch_size)
-        common = walk_of(setup.training, None)
-        self.walks = tuple(common if self.shared else walk_of(setup.training, m) for m in range(len(setup.parties)))
+        self.walks = walks_of(setup.training, len(setup.parties), self.shared)
+        allowed = sizes(setup.training.batch_size)
+        self.trail = Trail(self.walks, self.rows, allowed, options.in_flight) if options.smaller_batches else None
 
     def embeddings(self, sender: str, message: Embeddings) -> None:
         """Alg. 1 l. 8; with `smaller_batches`, also measure the party's pace."""
+        first = self._is_first(sender)
         super().embeddings(sender, message)
-        if self.paces is not None and message.batch:
+        if self.paces is not None and self.trail is not None and message.batch:
+            self.trail.note(self.index[sender], message.step, message.rows, first)
             size = self.paces.measure(self.index[sender], message.batch, self.now, self.training.batch_size)
             if size is not None:
                 self.send(sender, Pace(size))
@@ -310,8 +313,11 @@ class Server(TableServer[TableState]):
 
         With `smaller_batches` the step does not tell the place in the walk, because sizes have changed on the way.
         """
-        if self.paces is not None:
-            return super().check_batch(sender, message)
+        if self.trail is not None:
+            super().check_batch(sender, message)
+            if not self.trail.allows(self.index[sender], message.step, message.rows, self._is_first(sender)):
+                raise RemoteProtocolError(sender, f"sent rows for step {message.step} that differ from the agreed walk")
+            return
         step, batch, walk = message.step, message.batch, self.walks[self.index[sender]]
         if not are_same(message.rows[:batch], walk.batch(step)):
             raise RemoteProtocolError(sender, f"sent rows for step {step} that differ from the agreed walk")
@@ -321,6 +327,10 @@ class Server(TableServer[TableState]):
                 raise RemoteProtocolError(
                     sender, f"sent further rows with step {step} that differ from the agreed ones"
                 )
+
+    def _is_first(self, sender: str) -> bool:
+        """Whether the party has sent no batch yet in this conversation."""
+        return self.index[sender] not in self.state.steps
 
     def lost(self, peer: str) -> None:
         """Exclude the party's absence from its pace."""

@@ -13,7 +13,7 @@ from typing import Any, Generic, TypeVar
 import msgspec
 import numpy as np
 
-from colonnade.algorithms.batches import walk_of
+from colonnade.algorithms.batches import are_same, walk_of, walks_of
 from colonnade.algorithms.chassis import done, job
 from colonnade.algorithms.encoding import arrived
 from colonnade.algorithms.lockstep.server import LockStepServer, RoundState
@@ -107,9 +107,10 @@ class Probing(Stepping[T], Generic[T]):
         if not isinstance(perturbed, Elsewhere) and not all_finite(perturbed):
             raise RemoteProtocolError(sender, "perturbed embeddings that are not finite")
         if self.rules:
-            self._check_question(sender, message)
+            self.check_question(sender, message)
 
-    def _check_question(self, sender: str, message: Probe) -> None:
+    def check_question(self, sender: str, message: Probe) -> None:
+        """Raise RemoteProtocolError for a question that no honest party asks."""
         options, party = self.options, self.index[sender]
         rows = message.rows[: message.batch]
         if len(rows) < options.min_batch:
@@ -229,13 +230,20 @@ class TableProbing(Probing[TableState], TableServer[TableState]):
         t, everyone = options.threshold(len(setup.parties)), options.on_lost == "wait"
         warm = options.table == "warm"
         super().__init__(setup, state, t=t, max_delay=options.max_delay, everyone=everyone, warm=warm)
+        self.walks = walks_of(setup.training, len(setup.parties), options.batches == "shared", options.min_batch)
         self.begin_probing(options)
 
     def check_batch(self, sender: str, message: Embeddings) -> None:
-        """Raise RemoteProtocolError for more rows than a batch of the walk has. The rules decide about the rows."""
+        """Raise RemoteProtocolError for further rows, or more rows than a batch has; `check_question` does the rest."""
         rows, most = len(message.rows), self.most_rows
         if message.batch != rows or (self.rules and rows > most):
             raise RemoteProtocolError(sender, f"sent a batch of {message.batch} among {rows} rows; {most} is the most")
+
+    def check_question(self, sender: str, message: Probe) -> None:
+        """Also compare the rows with those of the walk."""
+        super().check_question(sender, message)
+        if not are_same(message.rows, self.walks[self.index[sender]].batch(message.step)):
+            raise RemoteProtocolError(sender, f"sent rows for step {message.step} that differ from the agreed walk")
 
     @property
     def most_rows(self) -> int:

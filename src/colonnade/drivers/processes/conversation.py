@@ -21,12 +21,14 @@ NEVER_MET, GIVEN_UP = 0, -1  # instead of a number; messages queued before the f
 class Conversation:
     """One side's state of a conversation."""
 
-    def __init__(self, peer: str, max_queue: int, max_queue_bytes: float = inf) -> None:
-        self.peer, self._max_queue, self._max_queue_bytes = peer, max_queue, max_queue_bytes
+    def __init__(self, peer: str, max_queue: int, max_queue_bytes: float = inf, bursts: bool = False) -> None:
+        self.peer, self._max_queue, self._max_queue_bytes, self._bursts = peer, max_queue, max_queue_bytes, bursts
         self.number = NEVER_MET
         self.sent = self.received = 0
         self.outbox: deque[tuple[int, bytes]] = deque()  # complete frames without an acknowledgement
         self.waiting_bytes = 0  # of the outbox
+        self.largest_burst = 0  # the most bytes that one event has queued, if such bursts may exceed the limit
+        self._event, self._burst = -1, 0
         self.repeats_dropped = 0
         self.lost = 0  # own messages that were given up
 
@@ -35,16 +37,24 @@ class Conversation:
         """The peer has our messages up to this sequence."""
         return self.outbox[0][0] - 1 if self.outbox else self.sent
 
-    def put(self, frame: bytes) -> None:
-        """Number a message and keep it."""
+    def put(self, frame: bytes, event: int = 0) -> None:
+        """Number a message and keep it; `event` numbers the event that made the role send it."""
         self.sent += 1
         self.outbox.append((self.sent, frame))
         self.waiting_bytes += len(frame)
+        if self._bursts:
+            self._burst = len(frame) + (self._burst if event == self._event else 0)
+            self._event, self.largest_burst = event, max(self.largest_burst, self._burst)
 
     @property
     def overflows(self) -> bool:
-        """Whether too many messages, or too many bytes of them, wait for an acknowledgement."""
-        return len(self.outbox) > self._max_queue or self.waiting_bytes > self._max_queue_bytes
+        """Whether too many messages, or too many bytes of them, wait for an acknowledgement.
+
+        Twice the largest burst fits beside the limit: a party of `fedvs` sends another one a share of all its data at
+        once, and goes on before the other party has it.
+        """
+        most_bytes = self._max_queue_bytes + 2 * self.largest_burst
+        return len(self.outbox) > self._max_queue or self.waiting_bytes > most_bytes
 
     def give_up(self) -> None:
         """Discard all messages and numbers, so that the next contact restarts the conversation."""
@@ -98,13 +108,15 @@ class Conversation:
         self.number = number
 
     def save(self) -> dict[str, Any]:
-        return {name: getattr(self, name) for name in _PLAIN} | {"outbox": list(self.outbox)}
+        plain = {name: getattr(self, name) for name in _PLAIN}
+        return plain | {"outbox": list(self.outbox), "largest_burst": self.largest_burst}
 
     def load(self, saved: dict[str, Any]) -> None:
         for name in _PLAIN:
             setattr(self, name, saved[name])
         self.outbox = deque(saved["outbox"])
         self.waiting_bytes = sum(len(frame) for _, frame in self.outbox)
+        self.largest_burst = saved.get("largest_burst", 0)  # not in checkpoints of earlier releases
 
 
 _PLAIN = ("number", "sent", "received", "repeats_dropped", "lost")

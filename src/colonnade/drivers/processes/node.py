@@ -131,8 +131,8 @@ class Node:
         self._wire = Codec([t for t in types if issubclass(t, Message)], limits.max_message_bytes, finite=True)
         queue = (limits.max_queue, limits.max_queue_bytes)
         self.peers = {name: Peer(name, Conversation(name, *queue)) for name in peers}
-        # Not bounded in bytes: a party may send another party a share of all its data at once.
-        self.peers |= {name: FarPeer(name, Conversation(name, limits.max_queue)) for name in far}
+        # A party may send another party a share of all its data at once.
+        self.peers |= {name: FarPeer(name, Conversation(name, *queue, bursts=True)) for name in far}
         self.jobs = Jobs(role.compute, self._work_done, self.fail)
         self.timers: dict[str, int] = {}  # name → due
         self._alarms: dict[str, asyncio.TimerHandle] = {}
@@ -586,7 +586,8 @@ class Node:
         else:
             self.traffic.count(type(message).__name__, to == "server", frame.size)
             peer.count_out(frame.size)
-        conversation.put(seal_message(conversation.sent + 1, conversation.received, frame, evaluation))
+        sealed = seal_message(conversation.sent + 1, conversation.received, frame, evaluation)
+        conversation.put(sealed, self.trace.events)
         if peer.stream is not None:
             peer.stream.wake()
         if conversation.overflows and self._loop is not None:  # during a replay no peer acknowledges
