@@ -288,11 +288,11 @@ def test_lost_workers_cost_the_way_back_to_the_checkpoint_and_nothing_else(
     lost: list[int] = []
     advance = Simulator.advance
 
-    def lose(simulator: Simulator, events: int = 1000) -> bool:
+    def lose(simulator: Simulator, *slice_: Any) -> bool:
         if simulator.trace.events > 70 * (len(lost) + 1) and len(lost) < 2:
             lost.append(simulator.trace.events)
             raise WorkerLost("gone")
-        return advance(simulator, events)
+        return advance(simulator, *slice_)
 
     monkeypatch.setattr(Simulator, "advance", lose)
     run = prepare(config, data, tmp_path / "run" if with_folder else None)
@@ -303,7 +303,7 @@ def test_lost_workers_cost_the_way_back_to_the_checkpoint_and_nothing_else(
 
 
 def test_workers_that_are_lost_again_and_again_end_the_run(data: Any, monkeypatch: Any) -> None:
-    def lose(simulator: Simulator, events: int = 1000) -> bool:
+    def lose(simulator: Simulator, *slice_: Any) -> bool:
         raise WorkerLost("gone")
 
     monkeypatch.setattr(Simulator, "advance", lose)
