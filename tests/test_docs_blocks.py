@@ -70,6 +70,7 @@ ALIGN = "tests/cli/test_align_docs.py::test_the_page_aligns"
 ATTACKS = "tests/attacks/test_docs_attacks.py::"
 DATA = "tests/cli/test_data_docs.py::"
 DEPLOY = "tests/cli/test_deploy_docs.py::test_the_page_trains"
+CERTS = "tests/cli/test_certs_command.py::test_renew_revoke_and_show"
 DOCTOR = "tests/cli/test_doctor_command.py::"
 METHOD = "tests/test_docs_method.py::"
 MODEL = "tests/models/test_write_a_model.py::test_the_program_of_the_page_runs"
@@ -130,6 +131,9 @@ EXECUTED = {
         ("lab$ colonnade join", DEPLOY),
         ("clinic$ colonnade status", DEPLOY),
         ("$ curl -s http://127.0.0.1:9464/metrics", "not executed: asks a server that trains; tests/drivers asks one"),
+        ("server$ colonnade certs show", CERTS),
+        ("server$ colonnade certs renew clinic", CERTS),
+        ("server$ colonnade certs revoke lab", CERTS),
     ],
     "docs/index.md": [("make demo", INTERNET)],
     "docs/install.md": [

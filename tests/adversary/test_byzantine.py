@@ -44,6 +44,24 @@ def test_honest_members_survive_a_liar(name):
     ],
 )
 def test_honest_members_survive_a_liar_among_parties_that_sum(name, seed):
+    survive(name, seed)
+
+
+@pytest.mark.parametrize(
+    ("name", "seed"),
+    [
+        ("fedvs", 70),  # a party shares its data again after a sum was ordered
+        ("fedvs", 77),  # the server sends two parties different orders
+        ("fedvs", 102),  # shares before any exchange
+        ("ignore", 202),  # embeddings of a round far ahead
+        ("t-sync", 281),  # an absurd number of a request
+    ],
+)
+def test_honest_members_survive_this_lie(name, seed):
+    survive(name, seed)
+
+
+def survive(name, seed):
     outcome = case(name, seed)
     assert not outcome.fault, f"{name}:{seed} ({describe(name, seed)}) {outcome.fault}: {outcome.what}"
 

@@ -66,8 +66,8 @@ def test_without_masks_the_first_share_is_the_data_and_that_is_said(simulate):
 def test_a_party_that_did_not_agree_to_it_is_told_what_differs():
     """The server cannot choose T = 0 for a party: the party's own config decides, and the handshake compares."""
     network = {"network": {"parties": ["a", "b", "c"]}}
-    mine = shared_part(from_dict(tables() | network), {})
-    bare = shared_part(from_dict(tables(T=0, allow_unprotected=True) | network), {})
+    mine = shared_part(from_dict(tables() | network), "")
+    bare = shared_part(from_dict(tables(T=0, allow_unprotected=True) | network), "")
     assert difference(mine, bare) == "protocol.T: None there, 0 here"
     with pytest.raises(ConfigError, match="protocol.T = 0"):
         make_plan(from_dict(tables(T=0) | network), ("a", "b", "c"), 100, None)

@@ -64,7 +64,7 @@ def test_renewals_say_which_member_needs_what(certs, tmp_path):
 
 def test_errors_are_for_the_main_command_to_print(certs):
     certs("init")
-    with pytest.raises(ConfigError, match="federation/ca.key.*exists.*--renew"):
+    with pytest.raises(ConfigError, match="federation/ca.key.*exists.*certs renew server"):
         certs("init")
     with pytest.raises(ConfigError, match="name = 'a b'"):
         certs("request", "a b")
@@ -74,6 +74,35 @@ def test_errors_are_for_the_main_command_to_print(certs):
         certs("show", "federation/ca.key")
 
 
-@pytest.mark.parametrize("command", ["init", "request", "sign", "show"])
+def test_renew_revoke_and_show(certs, tmp_path):
+    certs("init")
+    code = re.search(r"Code of the request: ((\d{5} ){4}\d{5})  \(compare these digits by telephone before signing\)",
+                     certs("request", "shop"))[1]  # fmt: skip
+    assert f"{code}  (compare these digits by telephone" in certs("show", "shop.csr")
+    with pytest.raises(ConfigError, match=f"--code = '00000': shop.csr has the code {code}: it is not the request"):
+        certs("sign", "shop.csr", "--code", "00000")
+    assert not (tmp_path / "federation/shop.pem").exists()
+    assert "Signed shop" in certs("sign", "shop.csr", "--code", code.replace(" ", ""))
+    assert "to the server, and to every party: federation/members.toml\n  to shop:" in certs("renew", "shop")
+    assert "to the server: federation/server.pem" in certs("renew", "server", "--host", "new.example.org")
+    assert "to the server, and to every party: federation/ca.pem" in certs("renew", "ca", "--days", 20)
+    said = certs("show")
+    assert re.search(r"^ca +authority +2\S+ \S+ UTC +(19|20) days left", said, re.M)
+    assert re.search(r"^shop +member +2\S+ \S+ UTC +36\d days left +[0-9a-f]{16}…$", said, re.M)
+    assert re.search(r"^shop +before +2\S+ ", said, re.M) and re.search(r"^Code of this list: \d{5} ", said, re.M)
+    certs("request", "bank")
+    certs("sign", "bank.csr")
+    assert "to server, bank: federation/members.toml" in certs("revoke", "shop")
+    assert len(re.findall(r"^shop +revoked +2", certs("show", "federation/members.toml"), re.M)) == 2
+    with pytest.raises(ConfigError, match="--host and --new-key are for the server"):
+        certs("renew", "bank", "--new-key")
+    with pytest.raises(ConfigError, match="is for a party, not for server"):
+        certs("renew", "server", "--request", "bank.csr")
+    assert "Fingerprint" in certs("renew", "bank", "--request", "bank.csr")
+    with pytest.raises(ConfigError, match=r"network.members.*No such file"):
+        certs("show", tmp_path)
+
+
+@pytest.mark.parametrize("command", ["init", "request", "sign", "renew", "revoke", "show"])
 def test_help_has_an_example(certs, command):
     assert f"colonnade certs {command}" in certs(command, "--help")

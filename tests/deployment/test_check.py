@@ -18,6 +18,7 @@ from colonnade.data import Alignment, save_alignment
 from colonnade.data.alignment import digest_of_column
 from colonnade.data.tables import read_columns
 from colonnade.deployment.check import check_member
+from colonnade.drivers.processes import renewal
 from colonnade.drivers.processes.certificates import throw_away
 
 PARTIES = ("bank", "shop")
@@ -81,6 +82,18 @@ def test_all_mistakes_at_once(side):
     ):  # fmt: skip
         assert words in texts, words
     assert not found.ok
+
+
+def test_a_revoked_member(side):
+    renewal.renew("shop", side)
+    assert not any(name == "members" for name, _ in faults("shop.toml")), "a renewal"
+    Path("shop.pem").rename("kept")
+    renewal.revoke("shop", side)
+    Path("kept").rename("shop.pem")
+    assert "the certificate of 'shop' was revoked" in faults("shop.toml")["members", "error"].text
+    renewal.revoke("shop", side / "federation")
+    found = {one.name: one for one in check_member(Path("server.toml")).findings}
+    assert found["members"].status == "ok" and found["members"].text.endswith("; revoked: shop")
 
 
 def test_certificates_that_do_not_fit(side):

@@ -15,8 +15,9 @@ from colonnade.deployment.acceptance import OwnAnswers, Request, accept_answer, 
 from colonnade.deployment.admission import admit
 from colonnade.deployment.invitation import invite
 from colonnade.deployment.letter import INVITATION, LARGEST, REQUEST, make_letter, parse_letter, read_letter
-from colonnade.drivers.processes import certificates
+from colonnade.drivers.processes import certificates, renewal
 from colonnade.drivers.processes.identity import Identity
+from colonnade.drivers.processes.members import list_code, read_members
 from colonnade.drivers.processes.signing import new_key, short_code, subject
 from colonnade.protocol.errors import ConfigError
 
@@ -108,6 +109,33 @@ def test_the_answers_are_written_again_when_the_list_changes(federation):
     assert accept_answer(read_letter(Path("shop.answer")), Path("../shop")).changes == {"bank": "another certificate"}
 
 
+def test_answers_carry_renewals_and_revocations(federation):
+    home = Path("federation")
+    for name in PARTIES:
+        invited(name)
+        accepted(name)
+    files = [Path(f"../{name}/{name}.request") for name in PARTIES]
+    admit(files, Path("server.toml"))
+    renewal.renew("shop", home)
+    renewal.renew_authority(home)
+    admit([], Path("server.toml"))
+    done = accept_answer(read_letter(Path("shop.answer")), Path("../shop"))
+    listed = read_members(home / "members.toml")
+    assert read_members(Path("../shop/members.toml")).tables() == listed.tables() and len(listed.all_of("shop")) == 2
+    assert Path("../shop/ca.pem").read_bytes() == (home / "ca.pem").read_bytes(), "the renewed authority"
+    assert done.members_code == list_code(listed)
+
+    renewal.revoke("bank", home)
+    Path("bank.answer").unlink()
+    again = admit([], Path("server.toml"))
+    assert again.missing == () and "bank" not in again.answers
+    accept_answer(read_letter(Path("shop.answer")), Path("../shop"))
+    assert read_members(Path("../shop/members.toml")).revoked == read_members(home / "members.toml").revoked != {}
+    before = (home / "members.toml").read_bytes()
+    said = refused(admit, files, Path("server.toml"))
+    assert "has the key of a certificate that was revoked" in said and (home / "members.toml").read_bytes() == before
+
+
 def test_every_changed_byte_is_noticed(federation):
     data = invited().path.read_bytes()
     for place in range(0, len(data), 7):
@@ -145,7 +173,7 @@ def test_files_that_are_no_letters(federation):
 def test_expired_or_from_the_future(federation):
     old = invited(now=NOW - timedelta(days=15), days=14)
     assert "expired on" in refused(accepted, file=old.path)
-    certificates.renew_server(Path("federation"))
+    renewal.renew_server(Path("federation"))
     ahead = invited(now=NOW + timedelta(days=1))
     assert "set the clock" in refused(accepted, file=ahead.path)
 

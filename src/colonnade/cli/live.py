@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 __all__ = ["status_table", "up_with_table"]
 
 SAY_OWED_AFTER_S = 5.0
+WARNING_DAYS = 30  # before a certificate expires
 
 
 def up_with_table(federation: "FederationUp", out: Console) -> "Summary":
@@ -50,11 +51,18 @@ def status_table(status: dict[str, Any]) -> Group:
         names = escape(", ".join(status["waits_for"]))
         lines.append(f"[yellow]waits for {names} for {status['waited_s']:.0f} s[/]")
     lines += _debts(status["parties"])
+    lines += _expiring(status.get("certificate_days", {}))
     if status["refused_by_limit"]:
         refused = escape(", ".join(f"{limit} {count}" for limit, count in status["refused_by_limit"].items()))
         lines.append(f"[yellow]refused: {refused}[/]")
     bar = Padding(ProgressBar(1.0, status["fraction"], width=60), 0, expand=False)  # a bar alone does not end its line
     return Group(*lines, bar, table)
+
+
+def _expiring(days: dict[str, int]) -> list[str]:
+    """The certificates that expire within 30 days, in one line."""
+    soon = [f"{name} {left} days" for name, left in days.items() if left < WARNING_DAYS]
+    return [f"[yellow]certificates to renew: {escape(', '.join(soon))}[/]"] if soon else []
 
 
 def _debts(parties: list[dict[str, Any]]) -> list[str]:

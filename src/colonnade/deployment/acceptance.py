@@ -40,10 +40,10 @@ from colonnade.drivers.processes.identity import (
     check_party_name,
     common_name,
     fingerprint,
-    members_toml,
-    read_members,
+    key_digest,
 )
-from colonnade.drivers.processes.signing import new_key, short_code, subject
+from colonnade.drivers.processes.members import Members, list_code, members_in, members_toml, read_members
+from colonnade.drivers.processes.signing import new_key, subject
 from colonnade.protocol.errors import ConfigError
 
 __all__ = ["Accepted", "Answer", "Installed", "OwnAnswers", "Request", "accept_answer", "accept_invitation", "install"]
@@ -66,7 +66,8 @@ class Answer(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     issued: datetime
     authority: str
     certificate: str
-    members: dict[str, str]
+    members: dict[str, str | list[str]]
+    revoked: dict[str, list[str]] = {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,10 +154,9 @@ def _refuse_folder(content: Invitation, folder: Path) -> None:
                 f"is the folder of the party {path.stem}, but the invitation is for {content.party}; choose another",
             )
     authority = folder / "ca.pem"
-    if authority.exists():
-        theirs = x509.load_pem_x509_certificate(content.authority.encode())
-        if fingerprint(read_certificate("authority", authority)) != fingerprint(theirs):
-            raise ConfigError("--dir", str(folder), f"{authority} belongs to another federation; choose another folder")
+    theirs = key_digest(content.authority.encode())
+    if authority.exists() and key_digest(pem(read_certificate("authority", authority))) != theirs:
+        raise ConfigError("--dir", str(folder), f"{authority} belongs to another federation; choose another folder")
 
 
 def _answers(content: Invitation, own: OwnAnswers, folder: Path) -> Answers:
@@ -207,7 +207,7 @@ def accept_answer(letter: Letter, folder: Path) -> Installed:
             f"is not the folder of the party {content.party}: type the command where {content.party}.toml is",
         )
     ca = read_certificate("authority", authority)
-    if fingerprint(certificate_in(letter, "authority", content.authority)) != fingerprint(ca):
+    if certificate_in(letter, "authority", content.authority).public_key() != ca.public_key():
         raise ConfigError(ANSWER, letter.name, f"is an answer of another federation than {authority}")
     letter.verify(ca.public_key())
     return install(content, letter, folder)
@@ -219,16 +219,16 @@ def install(content: Answer, letter: Letter, folder: Path) -> Installed:
     The letter's signature must have been checked.
     """
     certificate = _certificate(content, letter, folder)
-    _check_members(content, letter, folder, certificate)
-    listed = members_toml(content.members)
+    members = members_in({"members": content.members, "revoked": content.revoked}, Path(letter.name))
+    _check_members(members, content.party, letter, folder, certificate)
     path = folder / "members.toml"
-    before = read_members(path) if path.exists() else {}
+    before = read_members(path) if path.exists() else Members({})
     files = {folder / f"{content.party}.pem": pem(certificate), folder / "ca.pem": content.authority.encode()}
-    files[path] = listed
+    files[path] = members_toml(members)
     for path, data in files.items():
         replace(path, data)
-    changes = _changes(before, content.members) if before else {}
-    return Installed(content.party, tuple(files), certificate.not_valid_after_utc, short_code(listed), changes)
+    changes = _changes(before, members) if before else {}
+    return Installed(content.party, tuple(files), certificate.not_valid_after_utc, list_code(members), changes)
 
 
 def _certificate(content: Answer, letter: Letter, folder: Path) -> x509.Certificate:
@@ -246,12 +246,12 @@ def _certificate(content: Answer, letter: Letter, folder: Path) -> x509.Certific
     return certificate
 
 
-def _check_members(content: Answer, letter: Letter, folder: Path, certificate: x509.Certificate) -> None:
-    parties = from_dict(read_toml(folder / f"{content.party}.toml")).network.parties
-    missing = [name for name in (SERVER, *parties) if name not in content.members]
+def _check_members(members: Members, party: str, letter: Letter, folder: Path, certificate: x509.Certificate) -> None:
+    parties = from_dict(read_toml(folder / f"{party}.toml")).network.parties
+    missing = members.missing(parties)
     if missing:
         raise ConfigError(ANSWER, letter.name, f"its list of members lacks {', '.join(missing)}")
-    if content.members.get(content.party) != fingerprint(certificate):
+    if members.get(party) != fingerprint(certificate):
         raise ConfigError(ANSWER, letter.name, "its list of members has another certificate for this party")
 
 

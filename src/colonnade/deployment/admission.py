@@ -25,8 +25,9 @@ from colonnade.deployment.invitation import Invitation, open_invitation
 from colonnade.deployment.letter import ANSWER, REQUEST, Letter, make_letter, read_letter
 from colonnade.drivers.processes import certificates
 from colonnade.drivers.processes.certificate_files import pem, read_certificate, read_p256_key, replace
-from colonnade.drivers.processes.identity import common_name, fingerprint, members_toml, read_members, whole_seconds
-from colonnade.drivers.processes.signing import Signer, short_code
+from colonnade.drivers.processes.identity import common_name, fingerprint, key_digest, whole_seconds
+from colonnade.drivers.processes.members import Members, list_code, read_members
+from colonnade.drivers.processes.signing import Signer
 from colonnade.protocol.errors import ConfigError
 
 __all__ = ["Admission", "Admitted", "admit"]
@@ -76,13 +77,17 @@ def admit(
     twice = {one.party for one in opened if [other.party for other in opened].count(one.party) > 1}
     if twice:
         raise ConfigError(REQUEST, ", ".join(sorted(twice)), "two requests have this name; give one of them")
-    for one in opened if not renew else ():
-        _refuse_another_key(one, dir)
-    admitted = tuple(_sign(one, dir, days, renew, now) for one in opened)
     members, parties = read_members(paths.members), parties_of(checked)
-    missing = tuple(name for name in parties if name not in members)
-    answers, installed = ({}, ()) if missing else _answer_all(parties, members, config.parent, dir, signer, now)
-    return Admission(admitted, missing, answers, installed, short_code(members_toml(members)))
+    for one in opened:
+        certificates.refuse_revoked_key(one.party, one.csr.public_key(), dir, members)
+        if not renew:
+            _refuse_another_key(one, dir)
+    admitted = tuple(_sign(one, dir, days, renew, now) for one in opened)
+    members = read_members(paths.members)
+    missing = tuple(members.missing(parties))
+    here = [name for name in parties if name in members]
+    answers, installed = ({}, ()) if missing else _answer_all(here, members, config.parent, dir, signer, now)
+    return Admission(admitted, missing, answers, installed, list_code(members))
 
 
 def _open(path: Path, tables: Mapping[str, object], config: Config, signer: Signer, now: datetime) -> _Checked:
@@ -93,7 +98,7 @@ def _open(path: Path, tables: Mapping[str, object], config: Config, signer: Sign
     csr = _csr(letter, content.csr)
     letter.verify(csr.public_key())
     invitation, _ = open_invitation(content.invitation, now=now)
-    if fingerprint(invitation.authority.encode()) != fingerprint(signer.certificate):
+    if key_digest(invitation.authority.encode()) != key_digest(pem(signer.certificate)):
         raise ConfigError(REQUEST, letter.name, "answers an invitation of another federation")
     name = common_name(REQUEST, path, csr.subject)
     if not name == content.party == invitation.party:
@@ -155,15 +160,14 @@ def _sign(one: _Checked, dir: Path, days: int, renew: bool, now: datetime) -> Ad
 
 
 def _answer_all(
-    parties: Sequence[str], members: Mapping[str, str], home: Path, dir: Path, signer: Signer, now: datetime
+    parties: Sequence[str], members: Members, home: Path, dir: Path, signer: Signer, now: datetime
 ) -> tuple[dict[str, Path], tuple[str, ...]]:
     """Write an answer for each party; a party in the server's own folder gets its files at once."""
     answers, installed = {}, []
     for party in parties:
         certificate = read_certificate("certificate", dir / f"{party}.pem")
-        content = Answer(
-            party, __version__, now, pem(signer.certificate).decode(), pem(certificate).decode(), dict(members)
-        )
+        own = pem(signer.certificate).decode(), pem(certificate).decode()
+        content = Answer(party, __version__, now, *own, **members.tables())
         path = home / f"{party}.{ANSWER}"
         comment = f"For the party {party}. Next, in its folder:  colonnade accept {path.name}"
         letter = make_letter(path.name, ANSWER, comment, content, signer.key)

@@ -133,7 +133,7 @@ class PartyAlignment:
         ids = _ids(config.party, "party", config, name, log)
         role = AligningParty(name, ids, chunk_of(config))
         self.role = role
-        self._shared = shared_part_of_alignment(config, side.pins)
+        self._shared = shared_part_of_alignment(config, side.authority)
         self._writer = _Writer(
             name, lambda: role.member.ring.members if role.member.ring is not None else (), ids, path
         )  # fmt: skip
@@ -205,7 +205,7 @@ class ServerAlignment:
                 "network.parties", list(parties), "one table needs no alignment: add a party, or set server.data"
             )
         self.role = role
-        self.shared = shared_part_of_alignment(config, side.pins)
+        self.shared = shared_part_of_alignment(config, side.authority)
         self.terms = Terms(self.shared, 0, "", dict.fromkeys(parties, 0))
         self.run_id = secrets.token_hex(16)
         self.metrics_port = config.network.metrics_port

@@ -17,9 +17,9 @@ from colonnade.drivers.processes.identity import (
     common_name,
     date_in_words,
     fingerprint,
-    read_members,
     whole_seconds,
 )
+from colonnade.drivers.processes.members import Members, read_members
 from colonnade.protocol.errors import ColonnadeError, ConfigError
 
 __all__ = ["certificate_findings", "name_in_certificate"]
@@ -59,10 +59,10 @@ def certificate_findings(config: Config, name: str, now: datetime | None = None)
     else:
         yield fine("key", f"{network.key}, which only its owner can read")
     yield _authority(ca, Path(str(network.authority)), now) if isinstance(ca, x509.Certificate) else ca
-    if isinstance(members, dict):
-        yield _members(members, config, name, own if isinstance(own, x509.Certificate) else None, get)
-    else:
+    if isinstance(members, Finding):
         yield members
+    else:
+        yield _members(members, config, name, own if isinstance(own, x509.Certificate) else None, get)
     yield _clock([one for one in (own, ca) if isinstance(one, x509.Certificate)], now)
 
 
@@ -99,7 +99,7 @@ def _certificate(
 
 
 def _renew(name: str) -> str:
-    return "colonnade certs init --renew" if name == SERVER else "ask the federation to renew it"
+    return "colonnade certs renew server" if name == SERVER else "ask the federation to renew it"
 
 
 def _issued_by(own: x509.Certificate, ca: x509.Certificate) -> bool:
@@ -118,15 +118,19 @@ def _authority(ca: x509.Certificate, path: Path, now: datetime) -> Finding:
     return fine("authority", f"{fingerprint(ca)[:16]}…, until {date_in_words(ca.not_valid_after_utc)}")
 
 
-def _members(members: dict[str, str], config: Config, name: str, own: x509.Certificate | None, get: str) -> Finding:
+def _members(members: Members, config: Config, name: str, own: x509.Certificate | None, get: str) -> Finding:
     path, parties = config.network.members, config.network.parties
-    missing = [one for one in (*parties, SERVER) if one not in members]
-    if missing:
+    if missing := members.missing(parties):
         next = "colonnade admit NAME.request" if name == SERVER else "ask the federation for a new answer"
         return error("members", f"{path} has no fingerprint of {', '.join(missing)}", next)
-    if own is not None and name in members and members[name] != fingerprint(own):
+    why_not = None if own is None else members.why_not(name, fingerprint(own))
+    if why_not is not None and name in members.revoked:
+        return error("members", f"{path}: {why_not}", "ask the federation to sign a request for a new key")
+    if why_not is not None:
         return error("members", f"{path} has another certificate for {name} than {config.network.certificate}", get)
-    return fine("members", f"{path}: {', '.join(members)}")
+    gone = [one for one in parties if one not in members]
+    revoked = f"; revoked: {', '.join(gone)}" if gone else ""
+    return fine("members", f"{path}: {', '.join(members)}{revoked}")
 
 
 def _clock(found: list[x509.Certificate], now: datetime) -> Finding:

@@ -4,6 +4,7 @@ import asyncio
 import signal
 import sys
 import threading
+from collections.abc import Callable
 from pathlib import Path
 
 from colonnade.algorithms.method import SERVER
@@ -11,7 +12,8 @@ from colonnade.config.continuing import Continuation
 from colonnade.config.resolve import Plan
 from colonnade.config.schema import Config
 from colonnade.data import Alignment, load_alignment
-from colonnade.drivers.processes.certificates import Identity, read_members
+from colonnade.drivers.processes.certificates import Identity, Members, read_members
+from colonnade.drivers.processes.identity import key_digest
 from colonnade.drivers.processes.limits import Limits
 from colonnade.drivers.processes.logs import Log
 from colonnade.drivers.processes.node import Node
@@ -41,6 +43,19 @@ class OwnSide:
     def __init__(self, config: Config, out: Path, log: Log) -> None:
         self.config, self.out, self.log = config, out, log
         self.identity, self.pins = load_identity(config), members_of(config)
+        self.authority = key_digest(self.identity.authority)
+        self.on_renewed: list[Callable[[], None]] = []  # called when the files below have changed
+
+    def reload(self) -> None:
+        """Read certificate, key, authority and list again; raises ConfigError, and then nothing has changed."""
+        identity, pins = load_identity(self.config), members_of(self.config)
+        if identity.name != self.identity.name:
+            advice = f"is the certificate of {identity.name}, not of {self.identity.name}"
+            raise ConfigError("network.certificate", self.config.network.certificate, advice)
+        if key_digest(identity.authority) != self.authority:
+            advice = "is another authority: a federation keeps the key of its authority; put the old file back"
+            raise ConfigError("network.authority", self.config.network.authority, advice)
+        self.identity, self.pins = identity, pins
 
 
 def continuation_of(out: Path, given: Path | None, name: str) -> Continuation | None:
@@ -89,17 +104,16 @@ def load_identity(config: Config) -> Identity:
     return Identity.load(Path(str(network.certificate)), Path(str(network.key)), Path(str(network.authority)))
 
 
-def members_of(config: Config) -> dict[str, str]:
-    """The pinned fingerprints of all members; raises ConfigError if one is missing."""
+def members_of(config: Config) -> Members:
+    """The pinned fingerprints of all members; raises ConfigError if one is missing that was not revoked."""
     if config.network.members is None:
         raise ConfigError(
             "network.members", None, "name the list of members (members.toml) that `colonnade certs sign` writes"
         )
     members = read_members(Path(config.network.members))
-    missing = [name for name in (*config.network.parties, SERVER) if name not in members]
-    if missing:
+    if missing := members.missing(config.network.parties):
         raise ConfigError("network.members", config.network.members, f"has no fingerprint of {', '.join(missing)}")
-    return {name: members[name] for name in (*config.network.parties, SERVER)}
+    return members.only((*config.network.parties, SERVER))
 
 
 def refuse_joint(plan: Plan) -> None:

@@ -7,6 +7,7 @@ from typing import Generic, TypeVar
 import torch
 
 from colonnade.deployment.application import PartyApplication
+from colonnade.deployment.membership import Membership
 from colonnade.deployment.own_side import stop_on_signals
 from colonnade.drivers.processes.conversation import NEVER_MET
 from colonnade.drivers.processes.dial import Dialler
@@ -44,7 +45,9 @@ class PartyHost(Generic[A_co]):
             self.log.info("continuing", update=application.update(), replayed=node.replayed)
         dialler = self._dialler()
         talk = asyncio.ensure_future(dialler.run())
-        tasks = [talk, *(asyncio.ensure_future(task) for task in (node.watch(), _wait(node.ended)))]
+        membership = Membership(application.side, lambda: self._changed(dialler))
+        watches = (node.watch(), membership.watch(), _wait(node.ended))
+        tasks = [talk, *(asyncio.ensure_future(task) for task in watches)]
         application.say_start(self._server_at())
         try:
             await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
@@ -70,8 +73,15 @@ class PartyHost(Generic[A_co]):
             self._farewell,
             application.meet,
             self._switchboard,
-            side.pins[SERVER],
+            side.pins.all_of(SERVER),
         )
+
+    def _changed(self, dialler: Dialler) -> None:
+        """Use the side's new certificate and list of members."""
+        side = self.application.side
+        if self._switchboard is not None:
+            self._switchboard.changed(side.identity, side.pins)
+        dialler.changed(side.identity, side.pins.all_of(SERVER))
 
     def _farewell(self, end: End) -> Bye:
         return self.application.farewell(end, self._relay_refused)

@@ -28,7 +28,7 @@ from colonnade.config.schema import Config, difference
 from colonnade.config.settle import auto_rate, settled
 from colonnade.data import Fitted, PartyShare, load_party_share, read_party_share
 from colonnade.deployment.own_side import SHARE, OwnSide, alignment_of, continuation_of, limits_of, refuse_joint
-from colonnade.deployment.terms import CONTINUES, DTYPE, shared_part
+from colonnade.deployment.terms import CONTINUES, DTYPE, shared_difference, shared_part
 from colonnade.drivers.files import replace_file
 from colonnade.drivers.ledger_file import LedgerFile
 from colonnade.drivers.processes.logs import Log
@@ -67,7 +67,7 @@ class PartySide(OwnSide):
         self.role = self.plan.method.party(self.setup)
         self.guard = self.role.guard if isinstance(self.role, Releasing) else None
         self.width = self.plan.widths[self.parties.index(name)]
-        self.shared = shared_part(settled(config, len(share.train), share.validation), self.pins)
+        self.shared = shared_part(settled(config, len(share.train), share.validation), self.authority)
         for note in self.plan.privacy.notes(len(share.train)):
             log.warning(note)
 
@@ -134,7 +134,7 @@ class PartySide(OwnSide):
         if self.before is not None:
             made_with[CONTINUES] = self.before.run
         made_with, path = json.loads(json.dumps(made_with)), self.out / "state" / "made_with.json"
-        differs = difference(json.loads(path.read_text(encoding="utf-8")), made_with) if path.is_file() else None
+        differs = _difference(json.loads(path.read_text(encoding="utf-8")), made_with) if path.is_file() else None
         if differs:
             advice = f"holds a run with other settings ({differs}); choose another --out, or remove the folder"
             raise ConfigError("--out", str(self.out), advice)
@@ -154,6 +154,13 @@ class PartySide(OwnSide):
             raise ConfigError("--out", str(self.out), advice)
         if not path.is_file():
             replace_file(path, [run.encode()], 0o600)
+
+
+def _difference(there: dict[str, Any], here: dict[str, Any]) -> str | None:
+    """The first difference between what two starts were made with; None if there is none."""
+    if found := shared_difference(there["shared"], here["shared"]):
+        return f"shared.{found}"
+    return difference(there | {"shared": None}, here | {"shared": None})
 
 
 def plan_and_role(config: Config, name: str, share: PartyShare) -> tuple[Plan, Role]:

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 __all__ = ["leave_if_stopped", "run_process"]
 
 T = TypeVar("T")
+_HANDLED = [signal.SIGINT, signal.SIGTERM, *([signal.SIGHUP] if sys.platform != "win32" else [])]
 
 
 def run_process(work: Coroutine[Any, Any, T], parent: int | None) -> T:
@@ -28,7 +29,7 @@ def run_process(work: Coroutine[Any, Any, T], parent: int | None) -> T:
         from uvloop import run  # noqa: PLC0415 - `up` needs none
 
     gc.freeze()
-    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    before = {number: signal.getsignal(number) for number in _HANDLED}
     try:
         return run(_with_parent(work, parent))
     finally:  # a closed uvloop would still swallow signals, and the next phase could not be ended

@@ -2,17 +2,18 @@
 
 import asyncio
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from typing import Any, Generic, TypeVar
 
 import torch
 
 from colonnade.deployment.application import Pace, ServerApplication, Stalled
 from colonnade.deployment.debts import Debts, in_words
+from colonnade.deployment.membership import Membership
 from colonnade.deployment.own_side import stop_on_signals
 from colonnade.deployment.terms import shared_digest
 from colonnade.drivers.files import replace_file
-from colonnade.drivers.processes.certificates import expires_in_days
+from colonnade.drivers.processes.identity import days_left
 from colonnade.drivers.processes.metrics import serve_metrics
 from colonnade.drivers.processes.service import Service
 from colonnade.protocol.events import NANOSECONDS
@@ -21,7 +22,6 @@ __all__ = ["SAY_WAITING_AFTER_S", "ServerHost"]
 
 LOOK_S = 0.5
 SAY_WAITING_AFTER_S = 5.0
-CERTIFICATE_WARNING_DAYS = 14
 
 A_co = TypeVar("A_co", bound=ServerApplication, covariant=True)
 
@@ -45,6 +45,7 @@ class ServerHost(Generic[A_co]):
             relay=application.relay,
         )
         application.attach(self.service)
+        self.membership = Membership(side, self._members_changed, self._days_of_parties)
         self._listen_at = listen_at or self._usual_address
         self.address = self.config.network.address
         self._debts = Debts()
@@ -87,16 +88,18 @@ class ServerHost(Generic[A_co]):
         """Serve until the node ends."""
         self.node.open()
         self.application.opened()
-        self._warn_of_expiry()
         self.address = await self.service.start(self._listen_at())
         replace_file(self.out / "address", [self.address.encode()])
         async with self.application.serving(self.address, self.status):
-            tasks = [asyncio.ensure_future(task) for task in (self.node.watch(), self._watch_progress())]
+            tasks = [asyncio.ensure_future(task) for task in self._watches()]
             try:
                 await self.node.ended.wait()
             finally:
                 for task in tasks:
                     task.cancel()
+
+    def _watches(self) -> tuple[Coroutine[Any, Any, None], ...]:
+        return self.node.watch(), self._watch_progress(), self.membership.watch()
 
     def _usual_address(self) -> str:
         """Keep the port that the system chose at the first start, because the parties know it."""
@@ -105,10 +108,12 @@ class ServerHost(Generic[A_co]):
         here = before.startswith(address[:-1])  # not on another machine, such as a node of Ray
         return before if here else address
 
-    def _warn_of_expiry(self) -> None:
-        days = expires_in_days(self.application.side.identity)
-        if days < CERTIFICATE_WARNING_DAYS:
-            self.log.warning("the certificate expires soon", days=days)
+    def _members_changed(self) -> None:
+        self.service.changed(self.application.side.identity, self.application.side.pins)
+
+    def _days_of_parties(self) -> dict[str, int]:
+        shown = self.service.shown
+        return {name: days_left(shown[name]) for name in self.node.peers if name in shown}
 
     # Waiting
 
@@ -170,6 +175,7 @@ class ServerHost(Generic[A_co]):
             "waited_s": round(pace.waited_s, 1),
             "refused_by_limit": dict(self.node.refused),
             "damaged_files": self.node.damaged_files,
+            "certificate_days": self.membership.days(),
             "digest": shared_digest(self.application.shared),
             **self.application.status(pace),
         }

@@ -49,7 +49,7 @@ class ServerSide(OwnSide):
         setup = self.plan.server(share.task, share.y_train, share.y_test, share.absent)
         self.setup = setup if before is None else before.server(setup)
         self.role = self.plan.method.server(self.setup)
-        self.shared = shared_part(config, self.pins)
+        self.shared = shared_part(config, self.authority)
 
     def make_node(self, keeper: Keeper | None = None) -> Node:
         """A node that keeps the role's state in this folder."""

@@ -1,7 +1,8 @@
 """What the members of a federation must agree on, and how they notice a difference.
 
-The shared part of a config is everything that shapes the training, and the members' fingerprints. People compare its
-digest, for example by telephone. The handshake compares its content, so that it can say what differs.
+The shared part of a config is everything that shapes the training, the members' names, and the digest of the
+authority's public key. People compare its digest, for example by telephone. The handshake compares its content, so that
+it can say what differs. Certificates are no part of it: each side checks them against its list when it connects.
 """
 
 import hashlib
@@ -11,6 +12,7 @@ from typing import Any
 
 from colonnade import __version__
 from colonnade.algorithms import DEFAULT_METHOD
+from colonnade.algorithms.method import SERVER
 from colonnade.config.continuing import Continuation
 from colonnade.config.schema import Config, difference, to_dict
 from colonnade.config.shared import OWN_TRAIN, SHARED_DATA, SHARED_NETWORK
@@ -19,19 +21,20 @@ from colonnade.drivers.processes.service import RetryLater
 from colonnade.drivers.processes.wire import PROTOCOL, Hello
 from colonnade.protocol.codec import VERSION
 
-__all__ = ["CONTINUES", "Terms", "shared_digest", "shared_part", "shared_part_of_alignment"]
+__all__ = ["CONTINUES", "Terms", "shared_difference", "shared_digest", "shared_part", "shared_part_of_alignment"]
 
 DTYPE = "float32"  # of embeddings on the wire
 CONTINUES = "continues"  # the key of a HELLO's shared part with the run that a party continues
+_IDENTITY = ("members", "federation")
 
 
-def shared_part(config: Config, members: Mapping[str, str]) -> dict[str, Any]:
+def shared_part(config: Config, authority: str) -> dict[str, Any]:
     """The part of a settled config that must be the same for all members."""
     tables = to_dict(config)
     train = {key: value for key, value in tables["train"].items() if key not in OWN_TRAIN}
     privacy = {"privacy": tables["privacy"]} if config.privacy.on else {}
     return (
-        _always_shared("training", tables, members)
+        _always_shared("training", tables, authority)
         | privacy
         | {
             "model": {key: value for key, value in tables["model"].items() if key != "device"},
@@ -42,19 +45,29 @@ def shared_part(config: Config, members: Mapping[str, str]) -> dict[str, Any]:
     )
 
 
-def shared_part_of_alignment(config: Config, members: Mapping[str, str]) -> dict[str, Any]:
+def shared_part_of_alignment(config: Config, authority: str) -> dict[str, Any]:
     """The same for an alignment, which has no models."""
-    return _always_shared("alignment", to_dict(config), members)
+    return _always_shared("alignment", to_dict(config), authority)
 
 
-def _always_shared(aim: str, tables: Mapping[str, Any], members: Mapping[str, str]) -> dict[str, Any]:
+def _always_shared(aim: str, tables: Mapping[str, Any], authority: str) -> dict[str, Any]:
     return {
         "aim": aim,  # an aligning party at a training server gets this difference first
         "align": tables["align"],
         "codec": VERSION,
         "network": {key: tables["network"][key] for key in SHARED_NETWORK},
-        "members": dict(sorted(members.items())),
+        "federation": {"authority": authority, "members": sorted((*tables["network"]["parties"], SERVER))},
     }
+
+
+def shared_difference(there: Mapping[str, Any], here: Mapping[str, Any]) -> str | None:
+    """The first difference between two shared parts; None if there is none.
+
+    Older releases wrote the members' fingerprints (`members`) instead of `federation`. These are not compared.
+    """
+    if "members" in there and "federation" not in there:
+        there, here = ({key: part[key] for key in part if key not in _IDENTITY} for part in (there, here))
+    return difference(dict(there), dict(here))
 
 
 def shared_digest(shared: Mapping[str, Any]) -> str:
@@ -93,7 +106,7 @@ class Terms:
         there = dict(hello.shared)
         run = there.pop(CONTINUES, None)
         try:
-            differs = difference(there, self._shared)
+            differs = shared_difference(there, self._shared)
         except (TypeError, RecursionError):  # keys that cannot be sorted, or tables nested too deep
             return f"{party} sends an invalid shared config"
         if differs:

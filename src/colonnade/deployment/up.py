@@ -1,7 +1,7 @@
 """A whole federation on this machine: every role is a process, over loopback, with throw-away certificates.
 
     FOLDER/config.toml, metrics.jsonl, summary.json, …    as of any run
-    FOLDER/nodes/certificates/                            keys that only this run uses
+    FOLDER/nodes/certificates/                            keys that only this run uses, and that renew themselves
     FOLDER/nodes/NAME/                                    config, share of the data, log and state of one role
 
 Each process reads its own folder only. A process that is killed is started again and continues.
@@ -32,6 +32,7 @@ from colonnade.data import Partition, party_share, save_share, server_share
 from colonnade.deployment.own_side import limits_of
 from colonnade.drivers.processes.certificates import Identity, throw_away
 from colonnade.drivers.processes.dial import ask_status
+from colonnade.drivers.processes.renewal import freshen
 from colonnade.protocol.errors import ColonnadeError, ConfigError
 from colonnade.results.folder import RunFolder
 from colonnade.results.summary import Summary
@@ -51,6 +52,7 @@ __all__ = [
 
 RESTARTS = 5  # of one process within a minute; after that it has failed
 FAREWELL_S = 15.0
+FRESHEN_S = 3600.0  # between two looks at the certificates
 COPIED = ("metrics.jsonl", "summary.json", "timeline.json", "staleness.json", "live.json")
 
 SET_HERE = ("address", "parties", "certificate", "key", "authority", "members")  # of [network]
@@ -136,6 +138,7 @@ def reopen_up(
     order = [name for name in _order(nodes) if name in names]
     kind = kind or FederationUp
     kind.refuse(config, tuple(order))
+    freshen(order, nodes / "certificates")
     return kind(config, out, tuple(order), (), predict)
 
 
@@ -216,6 +219,7 @@ class FederationUp:
         self.server_run = self.nodes / SERVER / "run"
         self.children = {name: self._child(name) for name in (SERVER, *parties)}
         self.stopping = False
+        self._fresh_at = time.monotonic()
         self.say: Callable[[str], None] = lambda text: None  # prints a line beside the table
 
     @staticmethod
@@ -269,6 +273,7 @@ class FederationUp:
             while self.children[SERVER].code not in (0, 1):  # killed: `look_after` starts it again
                 await asyncio.sleep(0.25)
                 await self.look_after()
+                self._freshen()
                 if on_status is not None and (status := await self.status()) is not None:
                     on_status(status)
             await self._farewell()
@@ -301,6 +306,15 @@ class FederationUp:
                 await child.start()
             elif code not in (0, 1):
                 raise ColonnadeError(f"{child.name} ended: {child.last_words()} (see {child.log})")
+
+    def _freshen(self) -> None:
+        """Renew certificates now and then: a run may last longer than they do. The roles notice the new files."""
+        if time.monotonic() - self._fresh_at >= FRESHEN_S:
+            self._fresh_at = time.monotonic()
+            try:
+                freshen(self.parties, self.nodes / "certificates")
+            except ConfigError as error:
+                self.say(f"cannot renew the certificates of this run: {error}")
 
     async def status(self) -> dict[str, Any] | None:
         """The server's status; None while it cannot answer."""

@@ -248,7 +248,7 @@ class PartyPrediction(Keeper):
         table = party_lookup(
             *(side.share, _files(config), party.id, config.align, party.format, party.dialect, _answered(side))
         )
-        self._audit = Audit(folder, f"{SERVER} {side.pins[SERVER][:16]}", round(own.audit_mb * 2**20))
+        self._audit = Audit(folder, f"{SERVER} {side.authority[:16]}", round(own.audit_mb * 2**20))
         setup = PredictPartySetup(
             options=plan.options,
             trained=side.role,
@@ -404,21 +404,27 @@ def _bounds(config: Config) -> Bounds:
 
 
 def _tls(side: ServerSide, shown: Path) -> ssl.SSLContext | None:
-    """The endpoint's TLS; None for plain HTTP. Writes the certificate to `shown`, for `colonnade predict`."""
-    own = side.config.predict
+    """The endpoint's TLS; None for plain HTTP. New connections use the server's certificate after a renewal."""
     shown.unlink(missing_ok=True)
-    if not own.tls:
+    if not side.config.predict.tls:
         return None
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    _load_tls(side, context, shown)
+    side.on_renewed.append(lambda: _load_tls(side, context, shown))
+    return context
+
+
+def _load_tls(side: ServerSide, context: ssl.SSLContext, shown: Path) -> None:
+    """Load the endpoint's certificate, and write it to `shown`, for `colonnade predict`."""
+    own = side.config.predict
     certificate, key = side.identity.certificate_file, side.identity.key_file
     if own.certificate is not None and own.key is not None:
         certificate, key = Path(own.certificate).expanduser(), Path(own.key).expanduser()
         read_key("predict.key", key)
     text = read("predict.certificate", certificate)
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     try:
         context.load_cert_chain(certificate, key)
         first = x509.load_pem_x509_certificates(text)[0]  # the endpoint's own; the others belong to its chain
     except (ssl.SSLError, ValueError) as error:
         raise ConfigError("predict.certificate", str(certificate), f"cannot be used with {key}: {error}") from None
     replace_file(shown, [pem(first)])
-    return context

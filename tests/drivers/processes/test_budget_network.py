@@ -217,7 +217,7 @@ def test_a_party_that_is_accounted_tells_its_account_and_no_digest(on, data, tmp
     said = json.loads((tmp_path / "out" / "summary.json").read_text())
     assert len(said["weights"]) == 64, "its own folder may know"
     assert (said["privacy"] is not None) is on
-    shared = shared_part(config, {})
+    shared = shared_part(config, "")
     assert ("privacy" in shared) is on and "budget" not in json.dumps(shared)
 
 

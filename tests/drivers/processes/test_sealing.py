@@ -1,5 +1,7 @@
 """Seals alone: no frame of the relay in the middle opens, repeats, or passes for another party's."""
 
+import shutil
+
 import msgspec
 import pytest
 from cryptography import x509
@@ -10,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from colonnade.drivers.processes.certificates import Identity, read_members, throw_away
+from colonnade.drivers.processes.renewal import renew, revoke
 from colonnade.drivers.processes.sealing import (
     MAX_ANNOUNCEMENT_BYTES,
     SEAL_BYTES,
@@ -105,6 +108,24 @@ def test_an_announcement_of_another_run_is_refused(signets, folder):
     before = Signet(identity(folder, "bank"), {})
     before.run = "run 0"
     assert "and this run" in refusal(signets, "clinic", "bank", before.announce("clinic", KEY))
+
+
+def test_a_new_list_counts_at_once(folder, tmp_path):
+    home = tmp_path / "renewed"
+    shutil.copytree(folder, home)
+    signets = {name: Signet(identity(home, name), read_members(home / "members.toml")) for name in NAMES}
+    before = signets["bank"].announce("clinic", KEY)
+    renew("bank", home)
+    signets["bank"].changed(identity(home, "bank"), read_members(home / "members.toml"))
+    after = signets["bank"].announce("clinic", KEY)
+    assert "not the one in the list" in refusal(signets, "clinic", "bank", after), "the old list"
+    signets["clinic"].changed(identity(home, "clinic"), read_members(home / "members.toml"))
+    for body in (before, after):
+        signets["clinic"].read("bank", body)
+    revoke("bank", home)
+    signets["clinic"].changed(identity(home, "clinic"), read_members(home / "members.toml"))
+    for body in (before, after):
+        assert "not the one in the list" in refusal(signets, "clinic", "bank", body)
 
 
 def test_an_expired_certificate_is_refused(signets, monkeypatch):

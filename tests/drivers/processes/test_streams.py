@@ -130,7 +130,7 @@ class Town:
         self.nodes[name] = node
         return node
 
-    def dial(self, name, pinned=""):
+    def dial(self, name, pinned=()):
         node = self.open_node(name, ["server"])
 
         def hello(instance, position):
@@ -302,13 +302,13 @@ def test_only_the_pinned_server_is_talked_to(certificates, tmp_path, tools):
         talkers = lambda name, peers: Talker(name, peers, 20)  # noqa: E731
         async with town(tools, certificates, tmp_path, talkers) as made:
             made.service._complaints.warning = lambda *words, **more: said.append(more)
-            made.dial("bank", members["server"])
-            made.dial("clinic", members["bank"])
+            made.dial("bank", [members["server"]])
+            made.dial("clinic", [members["bank"]])
             with pytest.raises(RemoteProtocolError, match=r"its certificate, .* is not the one in network.members"):
                 await made.tasks["clinic"]
             tools.kill(made.nodes["clinic"])
             assert made.nodes["server"].peers["clinic"].conversation.number == NEVER_MET
-            made.dial("clinic", members["server"])
+            made.dial("clinic", [members["server"]])
             await tools.until(lambda: made.all_heard(20), "all messages")
         assert said == [], "the server has nothing to complain of"
 

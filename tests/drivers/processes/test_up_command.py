@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 import tomllib
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import numpy as np
@@ -15,6 +16,7 @@ import pytest
 
 from colonnade.config.schema import Config, from_dict
 from colonnade.deployment import up
+from colonnade.drivers.processes.certificates import throw_away_files
 from colonnade.experiments.run import prepare
 from colonnade.protocol.errors import ColonnadeError
 
@@ -245,6 +247,20 @@ def record_of(out):
     return {path: path.read_bytes() for path in paths}
 
 
+def age(nodes):
+    """As an older release left the folder two months ago: expired, without ca.key, and states with fingerprints."""
+    folder, parties = nodes / "certificates", ["party-1", "party-2"]
+    for path, data in throw_away_files(parties, folder, 30, datetime.now(UTC) - timedelta(days=60)).items():
+        path.write_bytes(data)
+    (folder / "ca.key").unlink()
+    for name in parties:
+        path = nodes / name / "run" / "state" / "made_with.json"
+        made_with = json.loads(path.read_text())
+        del made_with["shared"]["federation"]
+        made_with["shared"]["members"] = dict.fromkeys(["party-1", "party-2", "server"], "ab" * 32)
+        path.write_text(json.dumps(made_with))
+
+
 def test_one_signal_ends_every_phase_and_a_finished_record_stays_as_it_is(colonnade, tmp_path):
     """One Ctrl-C or SIGTERM in each phase: training, predicting, telling the end again, predicting again."""
     out = tmp_path / "run"
@@ -260,6 +276,7 @@ def test_one_signal_ends_every_phase_and_a_finished_record_stays_as_it_is(colonn
     before = (out / "metrics.jsonl").read_text().splitlines()
     assert before
 
+    age(nodes)
     again = colonnade("run", "--driver", "processes", "--resume", out)
     again.until((nodes / "server" / "run" / "predict" / "http").is_file, "the door for questions")
     os.kill(again.process.pid, signal.SIGTERM)
@@ -269,6 +286,7 @@ def test_one_signal_ends_every_phase_and_a_finished_record_stays_as_it_is(colonn
     whole(out)
     assert (out / "metrics.jsonl").read_text().splitlines()[: len(before)] == before
     assert "conversations restart" not in (nodes / "server" / "log.jsonl").read_text()
+    assert (nodes / "certificates" / "ca.key").stat().st_mode & 0o777 == 0o600
 
     record = record_of(out)
     own = {name: (nodes / name / "config.toml", "--out", nodes / name / "run") for name in ("server", "party-1")}

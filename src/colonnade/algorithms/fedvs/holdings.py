@@ -151,33 +151,34 @@ class Exchange:
 
     def take(self, sender: str, n: int, message: ModelShare, shape: tuple[int, ...]) -> bool:
         """Take a share; False if it is too late, or the second one of a party that has lost its memory."""
-        key = self._check(sender, n, message, shape, self.blinded_places)
-        if key < self.key:
+        key = self._check(sender, message, shape)
+        if key < self.key or not self._fits(n, message, self.blinded_places):
             return False
         return self._take_or_keep(n, message, n in self.models)
 
     def take_lasting(self, sender: str, n: int, message: ModelShare, shape: tuple[int, ...], rows: int) -> bool:
         """Take a lasting model of any exchange, or blinding of `rows` rows; False if the share is useless."""
         model = message.model
-        key = self._check(sender, n, message, shape if len(model) else (0, shape[1]), rows)
+        key = self._check(sender, message, shape if len(model) else (0, shape[1]))
         if len(model):
             self.renew(n, message.version, message.trained, model)
-        if key < self.key:
+        if key < self.key or not self._fits(n, message, rows):
             return len(model) > 0
         return self._take_or_keep(n, message, n in self.named) or len(model) > 0
 
-    def _check(self, sender: str, n: int, message: ModelShare, shape: tuple[int, ...], rows: int) -> Key:
+    def _check(self, sender: str, message: ModelShare, shape: tuple[int, ...]) -> Key:
         key = _key_of(message)
         if not all(0 <= number < LAST_ROUND for number in (*key, message.trained)):
             raise RemoteProtocolError(sender, f"a model share of round {message.round}, attempt {message.attempt}")
         check_elements(sender, "a model share", message.model, shape)
-        places = rows if key == self.key else len(message.blinding)
-        check_elements(sender, "a blinding share", message.blinding, (places, shape[1]))
-        if key == self.key and n not in self.among:
-            raise RemoteProtocolError(
-                sender, f"a model share of round {key[0]}, attempt {key[1]}, that was not asked for"
-            )
+        check_elements(sender, "a blinding share", message.blinding, (len(message.blinding), shape[1]))
         return key
+
+    def _fits(self, n: int, message: ModelShare, rows: int) -> bool:
+        """Whether a share fits the order of its exchange. If not, the server may have sent the two parties different
+        orders, so the sender is not to blame: the share is dropped.
+        """
+        return _key_of(message) != self.key or (n in self.among and len(message.blinding) == rows)
 
     def _take_or_keep(self, n: int, message: ModelShare, known: bool) -> bool:
         """Take a share of this exchange. Of a later one, keep the newest share of each party."""

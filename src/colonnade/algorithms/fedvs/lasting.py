@@ -168,9 +168,19 @@ class Lasting(Component):
         """The job for the terms of an ordered sum that are still missing; None if all are here."""
         return self._multiply(order.position, self.side.agreed(order))
 
-    def _multiply(self, position: int, wanted: dict[int, int]) -> Task | None:
+    def can_answer(self, order: Sum) -> bool:
+        """Whether all shares of an ordered sum, or their terms, are still here. A party may have shared again since."""
+        if not set(order.summed) <= set(self.side.data.version):
+            return False
+        lacking = self._lacking(order.position, self.side.agreed(order))
+        return all(self.side.exchange.find(n, version) is not None for n, version in lacking.items())
+
+    def _lacking(self, position: int, wanted: dict[int, int]) -> dict[int, int]:
         known = self.terms
-        lacking = {n: version for n, version in wanted.items() if known.get(n, NONE)[:2] != (position, version)}
+        return {n: version for n, version in wanted.items() if known.get(n, NONE)[:2] != (position, version)}
+
+    def _multiply(self, position: int, wanted: dict[int, int]) -> Task | None:
+        lacking = self._lacking(position, wanted)
         if not lacking:
             return None
         job = self.side.terms_job(position, self.walk.batch(position), lacking)

@@ -561,6 +561,9 @@ class Party(Chassis[State]):
             if lasting.has_news:
                 self.do(lasting.news())
                 self._report_if_complete(self.training)
+            if s.to_sum is not None and not lasting.can_answer(s.to_sum):
+                s.to_sum = None
+                self._decline(self.training)
             if s.to_sum is not None:
                 task = lasting.multiply(s.to_sum)
                 if task is None:

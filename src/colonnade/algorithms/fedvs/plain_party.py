@@ -115,7 +115,10 @@ class PlainParty(Member[State]):
 
     @on(BeginRound, SERVER)
     def told_to_begin(self, sender: str, message: BeginRound) -> None:
-        """The server is at this round."""
+        """The server is at this round. If it has lost its memory of some rounds, that is an earlier one."""
+        if 0 <= message.round < self.state.round:
+            self.state.round = self.state.following = message.round
+            return self._change_round()
         self._go_on(message.round)
 
     def _go_on(self, round: int) -> None:
@@ -125,6 +128,11 @@ class PlainParty(Member[State]):
             s.dropped += 1
             return
         s.following = round
+        self._change_round()
+
+    def _change_round(self) -> None:
+        """Begin the round that follows, at once or after a running step."""
+        s = self.state
         if s.doing == STEPPING:
             return
         if s.doing == EMBEDDING:

@@ -64,16 +64,12 @@ class PlainServer(Coordinator[State]):
 
     @on(Upload, PARTY)
     def upload(self, sender: str, message: Upload) -> None:
-        """Take a party's embeddings; drop them if their round is over."""
+        """Take a party's embeddings of the gathered round. The server's round counts: tell a party at another one."""
         message = self.decoded(sender, message)
         self._check(sender, message)
         s = self.state
-        if message.round < s.following:
+        if message.round != s.following:
             return self.send(sender, BeginRound(s.following))
-        if message.round > s.following:  # this server has lost its memory of some rounds
-            for name in s.uploads:
-                self.send(name, BeginRound(message.round))
-            s.following, s.uploads = message.round, {}
         s.uploads[sender] = message.values
         self.advance()
 

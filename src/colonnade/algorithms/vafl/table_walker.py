@@ -10,6 +10,7 @@ import numpy as np
 from colonnade.algorithms.batches import Rows, Walk, are_distinct, is_rows, rows_per_message
 from colonnade.algorithms.chassis import on, timer
 from colonnade.algorithms.method import Options, PartySetup
+from colonnade.algorithms.sane import STEPS
 from colonnade.algorithms.vafl.messages import Embed, Embedded, Embeddings, FreshRequest
 from colonnade.algorithms.vafl.walker import Walker, WalkerState
 from colonnade.protocol.errors import LocalProtocolError, RemoteProtocolError
@@ -118,7 +119,8 @@ class TableWalker(Walker[T], Generic[T]):
         s, rows = self.state, message.rows
         if not is_rows(rows, len(self.x)):
             raise RemoteProtocolError(sender, f"asks for row numbers outside 0..{len(self.x) - 1}")
-        if not len(rows) or not are_distinct(rows) or message.request < 1 or len(s.answers) >= MOST_ANSWERS:
+        possible = 0 < message.request < STEPS and len(rows) > 0 and are_distinct(rows)
+        if not possible or len(s.answers) >= MOST_ANSWERS:
             asked = f"request {message.request} for {len(rows)} rows, with {len(s.answers)} unanswered"
             raise RemoteProtocolError(sender, f"makes a request that cannot be: {asked}")
         s.asides += 1

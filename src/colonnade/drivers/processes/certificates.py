@@ -6,8 +6,8 @@ Each party makes its own private key and keeps it:
     a party          request   NAME.key  NAME.csr                        the request travels to the federation
     the federation   sign      NAME.pem, and a line in members.toml      both travel back, with ca.pem
 
-A certificate names a member. `members.toml` lists the members that may take part, by the SHA-256 fingerprint of their
-certificates. Both must agree, so deleting a member's line excludes that member before its certificate expires.
+A certificate names a member. `members.toml` lists the certificates that count (see `members`). Both must agree.
+`renewal` replaces certificates and revokes them.
 
 Of a request only the public key and the name are used. `signing` decides what a certificate may do.
 """
@@ -21,6 +21,7 @@ from cryptography import x509
 from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.asymmetric.types import PublicKeyTypes
 from cryptography.hazmat.primitives.serialization import Encoding
 
 from colonnade.drivers.processes.certificate_files import (
@@ -28,7 +29,6 @@ from colonnade.drivers.processes.certificate_files import (
     pem_of_key,
     read,
     read_certificate,
-    read_p256_key,
     replace,
     write_new,
 )
@@ -40,28 +40,37 @@ from colonnade.drivers.processes.identity import (
     date_in_words,
     expires_in_days,
     fingerprint,
-    members_toml,
     names_in,
-    read_members,
     whole_seconds,
 )
-from colonnade.drivers.processes.signing import PARTY_USAGE, SERVER_USAGE, Signer, new_key, subject
+from colonnade.drivers.processes.members import Members, members_toml, read_members
+from colonnade.drivers.processes.signing import PARTY_USAGE, Signer, new_key, short_code, subject
 from colonnade.protocol.errors import ConfigError
 
 __all__ = [
+    "EARLIER",
     "SERVER",
     "Authority",
     "Identity",
+    "Members",
     "describe",
     "expires_in_days",
     "fingerprint",
+    "hosts_of",
     "init",
+    "keep_earlier",
     "read_members",
-    "renew_server",
+    "read_request",
+    "refuse_revoked_key",
+    "replace_certificate",
     "request",
+    "request_code",
     "sign",
     "throw_away",
+    "throw_away_files",
 ]
+
+EARLIER = "earlier"  # in the federation's folder: certificates that were renewed or revoked
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,24 +106,9 @@ def init(
             paths.members: members_toml({SERVER: fingerprint(certificate)}),
         },
         "this folder already holds a federation; choose another folder, or renew its server with `colonnade "
-        "certs init --renew`",
+        "certs renew server`",
     )
     return paths
-
-
-def renew_server(dir: Path, hosts: Iterable[str] = (), days: int = 365, *, now: datetime | None = None) -> Path:
-    """Make a new certificate for the server's key, with the hosts that it had and the given ones; returns its path."""
-    paths = Authority.at(dir)
-    signer = Signer.load(paths.certificate, paths.key, whole_seconds(now))
-    members = read_members(paths.members)
-    old = read_certificate("server", paths.server_certificate)
-    key = read_p256_key("server", paths.server_key)
-    certificate = signer.issue(
-        SERVER, key.public_key(), SERVER_USAGE, days, whole_seconds(now), [*_hosts_of(old), *hosts]
-    )
-    replace(paths.server_certificate, pem(certificate))
-    replace(paths.members, members_toml(members | {SERVER: fingerprint(certificate)}))
-    return paths.server_certificate
 
 
 def request(name: str, dir: Path = Path()) -> Path:
@@ -131,17 +125,56 @@ def request(name: str, dir: Path = Path()) -> Path:
     return path
 
 
-def sign(csr: Path, dir: Path, days: int = 365, renew: bool = False, *, now: datetime | None = None) -> Path:
-    """Sign a party's request and add the party to the list; returns the certificate's path."""
-    name, public_key = _read_request(csr)
-    paths, path = Authority.at(dir), dir / f"{name}.pem"
-    signer = Signer.load(paths.certificate, paths.key, whole_seconds(now))
-    members = read_members(paths.members)
-    _check_standing(name, members, path, renew)
-    certificate = signer.issue(name, public_key, PARTY_USAGE, days, whole_seconds(now))
+def sign(
+    csr: Path, dir: Path, days: int = 365, renew: bool = False, same_key: bool = False, *, now: datetime | None = None
+) -> Path:
+    """Sign a party's request and add the party to the list; returns the certificate's path.
+
+    With `same_key`, the request may have the key of a certificate that was revoked.
+    """
+    name, public_key = read_request(csr)
+    paths, now = Authority.at(dir), whole_seconds(now)
+    signer, members = Signer.load(paths.certificate, paths.key, now), read_members(paths.members)
+    _check_standing(name, members, dir / f"{name}.pem", renew)
+    if not same_key:
+        refuse_revoked_key(name, public_key, dir, members)
+    return replace_certificate(dir, members, signer.issue(name, public_key, PARTY_USAGE, days, now), now)
+
+
+def replace_certificate(dir: Path, members: Members, certificate: x509.Certificate, now: datetime) -> Path:
+    """Write a member's new certificate and the list, in which the one before stays until it expires."""
+    name, paths = names_in(certificate.subject), Authority.at(dir)
+    path, before = dir / f"{name}.pem", [members[name]] if name in members else []
+    old = keep_earlier(dir, name)
+    if old is not None and [fingerprint(old)] == before and old.not_valid_after_utc <= now:
+        before = []
     replace(path, pem(certificate))
-    replace(paths.members, members_toml(members | {name: fingerprint(certificate)}))
+    replace(paths.members, members_toml(members.renewed(name, fingerprint(certificate), before)))
     return path
+
+
+def keep_earlier(dir: Path, name: str) -> x509.Certificate | None:
+    """Copy a member's present certificate to the folder `earlier`, and return it; None if there is none."""
+    path = dir / f"{name}.pem"
+    if not path.exists():
+        return None
+    certificate = read_certificate("--dir", path)
+    (dir / EARLIER).mkdir(exist_ok=True, mode=0o700)
+    replace(dir / EARLIER / f"{name}-{fingerprint(certificate)[:16]}.pem", pem(certificate))
+    return certificate
+
+
+def refuse_revoked_key(name: str, public_key: PublicKeyTypes, dir: Path, members: Members) -> None:
+    """Raise ConfigError if a certificate of this key was revoked: the key may have been stolen."""
+    for path in sorted((dir / EARLIER).glob(f"{name}-*.pem")):
+        old = read_certificate("--dir", path)
+        if fingerprint(old) in members.revoked.get(name, ()) and old.public_key() == public_key:
+            raise ConfigError(
+                "request",
+                name,
+                f"has the key of a certificate that was revoked ({path}); the party makes a new key with `colonnade "
+                f"certs request {name}` in another folder; if the old key is safe, use `certs sign --same-key`",
+            )
 
 
 def _check_standing(name: str, members: Mapping[str, str], path: Path, renew: bool) -> None:
@@ -157,21 +190,26 @@ def _check_standing(name: str, members: Mapping[str, str], path: Path, renew: bo
         raise ConfigError("name", name, "has no certificate to renew; to add a new member remove --renew")
 
 
-def throw_away(names: Iterable[str], dir: Path, days: int = 30, *, now: datetime | None = None) -> None:
-    """Make all files of a federation on one machine. No member can join later, as the authority's key is not saved."""
-    signer = Signer.make(days, whole_seconds(now))
-    key, certificate = signer.server((), days, whole_seconds(now))
+def throw_away(names: Iterable[str], dir: Path, days: int = 100, *, now: datetime | None = None) -> None:
+    """Make all files of a federation on one machine, with all its keys."""
+    files = throw_away_files(names, dir, days, whole_seconds(now))
+    write_new(files, "this folder already holds certificates; choose another folder")
+
+
+def throw_away_files(names: Iterable[str], dir: Path, days: int, now: datetime) -> dict[Path, bytes]:
+    """The files of a federation on one machine. The authority's key is the last one."""
+    signer, paths = Signer.make(3650, now), Authority.at(dir)
+    key, certificate = signer.server((), days, now)
     members = {SERVER: fingerprint(certificate)}
-    files = {dir / "ca.pem": pem(signer.certificate)}
-    files |= {dir / f"{SERVER}.key": pem_of_key(key), dir / f"{SERVER}.pem": pem(certificate)}
+    files = {paths.certificate: pem(signer.certificate)}
+    files |= {paths.server_key: pem_of_key(key), paths.server_certificate: pem(certificate)}
     for name in names:
         check_party_name(name)
         key = new_key()
-        certificate = signer.issue(name, key.public_key(), PARTY_USAGE, days, whole_seconds(now))
+        certificate = signer.issue(name, key.public_key(), PARTY_USAGE, days, now)
         files |= {dir / f"{name}.key": pem_of_key(key), dir / f"{name}.pem": pem(certificate)}
         members[name] = fingerprint(certificate)
-    files[dir / "members.toml"] = members_toml(members)
-    write_new(files, "this folder already holds certificates; choose another folder")
+    return files | {paths.members: members_toml(members), paths.key: pem_of_key(signer.key)}
 
 
 def describe(path: Path) -> dict[str, str]:
@@ -184,12 +222,13 @@ def describe(path: Path) -> dict[str, str]:
         "valid until": date_in_words(certificate.not_valid_after_utc),
         "fingerprint": fingerprint(certificate),
     }
-    if hosts := _hosts_of(certificate):
+    if hosts := hosts_of(certificate):
         rows["hosts"] = ", ".join(hosts)
     return rows
 
 
-def _hosts_of(certificate: x509.Certificate) -> list[str]:
+def hosts_of(certificate: x509.Certificate) -> list[str]:
+    """The names and addresses that a certificate is for."""
     try:
         names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
     except x509.ExtensionNotFound:
@@ -198,17 +237,29 @@ def _hosts_of(certificate: x509.Certificate) -> list[str]:
     return [*names.get_values_for_type(x509.DNSName), *map(str, addresses)]
 
 
-def _read_request(path: Path) -> tuple[str, ec.EllipticCurvePublicKey]:
+def request_code(path: Path) -> str:
+    """Digits that two people compare by telephone before one of them signs this request."""
+    return short_code(_load_request(path).public_bytes(Encoding.DER))
+
+
+def read_request(path: Path) -> tuple[str, ec.EllipticCurvePublicKey]:
     """A request's name and public key. All other requested properties are ignored."""
-    try:
-        csr = x509.load_pem_x509_csr(read("request", path))
-        key, valid = csr.public_key(), csr.is_signature_valid
-    except (ValueError, x509.InvalidVersion, UnsupportedAlgorithm) as error:
-        raise ConfigError("request", str(path), "is not a signing request in PEM") from error
-    if not valid:
-        raise ConfigError("request", str(path), "its signature is wrong: damaged, or not made by the key's owner")
+    csr = _load_request(path)
+    key = csr.public_key()
     if not isinstance(key, ec.EllipticCurvePublicKey) or not isinstance(key.curve, ec.SECP256R1):
         raise ConfigError("request", str(path), "must be for a P-256 key, as `colonnade certs request` makes it")
     name = common_name("request", path, csr.subject)
     check_party_name(name)
     return name, key
+
+
+def _load_request(path: Path) -> x509.CertificateSigningRequest:
+    try:
+        csr = x509.load_pem_x509_csr(read("request", path))
+        csr.public_key()
+        valid = csr.is_signature_valid
+    except (ValueError, x509.InvalidVersion, UnsupportedAlgorithm) as error:
+        raise ConfigError("request", str(path), "is not a signing request in PEM") from error
+    if not valid:
+        raise ConfigError("request", str(path), "its signature is wrong: damaged, or not made by the key's owner")
+    return csr

@@ -5,17 +5,19 @@ import contextlib
 import random
 import secrets
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import grpc
 import msgspec
 
-from colonnade.drivers.processes.certificates import Identity
+from colonnade.drivers.processes.certificates import Identity, fingerprint
+from colonnade.drivers.processes.conversation import NEVER_MET
+from colonnade.drivers.processes.identity import date_in_words, whole_seconds
 from colonnade.drivers.processes.logs import Once
 from colonnade.drivers.processes.node import Node
 from colonnade.drivers.processes.peer import Stream
-from colonnade.drivers.processes.pin import CLOSED, NOBODY, NOT_OURS, cause_in_words, pinned_certificate
+from colonnade.drivers.processes.pin import CLOSED, NOBODY, NOT_OURS, NotPinned, cause_in_words, pinned_certificate
 from colonnade.drivers.processes.service import (
     BROKEN,
     FAREWELL_S,
@@ -74,16 +76,24 @@ class Dialler:
         farewell: Callable[[End], Bye],
         meet: Callable[[str], None] = lambda run: None,
         switchboard: Switchboard | None = None,
-        pinned: str = "",  # the server's fingerprint; "": any server of the authority
+        pinned: Sequence[str] = (),  # fingerprints that the server may show; (): any server of the authority
     ) -> None:
         self._node, self._identity, self._where = node, identity, address
         self._address = ""
         self._hello, self._farewell, self._meet, self._switchboard = hello, farewell, meet, switchboard
-        self._pinned, self._certificate = pinned, b""  # the server's certificate, once compared with the pin
+        self._pinned, self._certificate = tuple(pinned), b""  # the server's certificate, once compared with the pin
         self._server = node.peers[SERVER_NAME]
         self._instance = secrets.randbelow(2**62)
         self._complaints = Once(node.log)
         self.end: End | None = None
+
+    def changed(self, identity: Identity, pinned: Sequence[str]) -> None:
+        """Dial with this certificate from now on, and hang up if the server's is no longer one of the pinned ones."""
+        self._identity, self._pinned = identity, tuple(pinned)
+        if self._certificate and fingerprint(self._certificate) not in self._pinned:
+            self._certificate = b""
+            if self._server.stream is not None:
+                self._server.stream.drop("the list of members no longer has the server's certificate")
 
     async def run(self) -> End:
         """Stay connected until the server sends END; raises ServerGone or RemoteProtocolError."""
@@ -111,6 +121,10 @@ class Dialler:
             try:
                 within_s = self._node.limits.handshake_s
                 self._certificate = await pinned_certificate(self._identity, self._address, self._pinned, within_s)
+            except NotPinned as error:
+                if self._server.conversation.number == NEVER_MET:
+                    raise
+                return f"{error.cause}; if it was renewed, this party needs the new members.toml"
             except OSError as error:
                 return cause_in_words(error)
         async with open_channel(self._identity, self._address, self._node.limits, self._certificate) as channel:
@@ -126,8 +140,7 @@ class Dialler:
                 return str(refusal)
             except grpc.aio.AioRpcError as error:
                 cause = explain(error)
-                if cause == NOT_OURS:
-                    self._certificate = b""  # the server may have a new one: fetch it at the next try
+                self._certificate = b""  # the server may have a new one, or refuse ours: ask at the next try
                 return cause
             except FinalRefusal:
                 raise
@@ -262,6 +275,9 @@ def explain(error: grpc.aio.AioRpcError) -> str:
     details = error.details() or ""
     if "Connection refused" in details:
         return NOBODY
+    if "certificate has expired" in details or "certificate is not yet valid" in details:
+        clock = date_in_words(whole_seconds(None))
+        return f"the server's certificate has expired or is not valid yet; this machine's clock shows {clock}"
     if "CERTIFICATE_VERIFY_FAILED" in details:
         return NOT_OURS
     if "Socket closed" in details or "Connection reset" in details:

@@ -1,46 +1,49 @@
 """A member's identity and the checks before it connects: its certificate, its key, its federation.
 
-A certificate names a member. `members.toml` lists the members that may take part, by the SHA-256 fingerprint of their
-certificates.
+A member is identified by its name and by the key of the authority that signed its certificate. Certificates come and
+go. `members` pins the certificates that count at present.
 """
 
+import hashlib
 import re
-import tomllib
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 
-import tomli_w
 from cryptography import x509
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from cryptography.x509.oid import NameOID
 
-from colonnade.drivers.processes.certificate_files import pem, pem_of_key, read, read_certificate, read_key
+from colonnade.drivers.processes.certificate_files import pem, pem_of_key, read_certificate, read_key
 from colonnade.protocol.errors import ConfigError
 
 __all__ = [
+    "CA",
+    "FINGERPRINT",
+    "NAME",
     "SERVER",
     "Identity",
+    "certificate_days",
     "check_authority",
+    "check_dates",
     "check_party_name",
     "common_name",
     "date_in_words",
+    "days_left",
     "expires_in_days",
     "fingerprint",
-    "members_toml",
+    "key_digest",
     "names_in",
-    "read_members",
     "whole_seconds",
 ]
 
-SERVER = "server"
+SERVER, CA = "server", "ca"
 
-_RESERVED = {SERVER, "ca"}  # their files are in the same folder as the parties'
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
-_FINGERPRINT = re.compile(r"[0-9a-f]{64}")
-_MEMBERS_HEADER = "# The members of the federation: name = SHA-256 fingerprint of the certificate.\n"
+_RESERVED = {SERVER, CA}  # their files are in the same folder as the parties'
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
+FINGERPRINT = re.compile(r"[0-9a-f]{64}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +68,7 @@ class Identity:
         check_authority("network.authority", authority, ca, whole_seconds(now))
         _check_issued_by("network.certificate", certificate, own, ca, authority)
         name = common_name("network.certificate", certificate, own.subject)
-        _check_dates("network.certificate", certificate, own, whole_seconds(now), _how_to_renew(name))
+        check_dates("network.certificate", certificate, own, whole_seconds(now), _how_to_renew(name))
         return cls(name, pem_of_key(private), pem(own), pem(ca), certificate, key)
 
 
@@ -76,41 +79,32 @@ def fingerprint(certificate: bytes | x509.Certificate) -> str:
     return certificate.fingerprint(hashes.SHA256()).hex()
 
 
+def key_digest(certificate: bytes) -> str:
+    """SHA-256 of a certificate's public key in hex. A renewed authority with the same key has the same digest."""
+    public = x509.load_pem_x509_certificate(certificate).public_key()
+    return hashlib.sha256(public.public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)).hexdigest()
+
+
+def days_left(certificate: bytes | x509.Certificate, *, now: datetime | None = None) -> int:
+    """Whole days until a certificate expires; negative if it has."""
+    if isinstance(certificate, bytes):
+        certificate = x509.load_pem_x509_certificate(certificate)
+    return (certificate.not_valid_after_utc - whole_seconds(now)).days
+
+
+def certificate_days(identity: Identity, *, now: datetime | None = None) -> dict[str, int]:
+    """Whole days until this member's certificate and the authority's (`ca`) expire."""
+    return {identity.name: days_left(identity.certificate, now=now), CA: days_left(identity.authority, now=now)}
+
+
 def expires_in_days(identity: Identity, *, now: datetime | None = None) -> int:
     """Whole days until the certificate or its authority expires, whichever is first."""
-    certificates = [x509.load_pem_x509_certificate(text) for text in (identity.certificate, identity.authority)]
-    return (min(certificate.not_valid_after_utc for certificate in certificates) - whole_seconds(now)).days
-
-
-def read_members(path: Path) -> dict[str, str]:
-    """The members' fingerprints by name, from members.toml; raises ConfigError."""
-    key, text = "network.members", read("network.members", path)
-    try:
-        tables = tomllib.loads(text.decode())
-    except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-        raise ConfigError(key, str(path), f"is not TOML: {error}") from error
-    members = tables.get("members")
-    if set(tables) != {"members"} or not isinstance(members, dict):
-        raise ConfigError(key, str(path), "must hold one table, [members], of name = fingerprint")
-    for name, value in members.items():
-        if not _NAME.fullmatch(name):
-            raise ConfigError(key, str(path), f"{name!r} is not a member's name")
-        if not isinstance(value, str) or not _FINGERPRINT.fullmatch(value):
-            raise ConfigError(
-                key, str(path), f"{name}: must be 64 lower-case hex digits, as `colonnade certs show` prints them"
-            )
-    if len(set(members.values())) < len(members):
-        raise ConfigError(key, str(path), "two members have the same fingerprint; each needs its own certificate")
-    return members
-
-
-def members_toml(members: Mapping[str, str]) -> bytes:
-    return (_MEMBERS_HEADER + tomli_w.dumps({"members": dict(members)})).encode()
+    return min(certificate_days(identity, now=now).values())
 
 
 def check_party_name(name: str) -> None:
     """Raise ConfigError if a party cannot have this name, which is also the name of its files."""
-    if not _NAME.fullmatch(name):
+    if not NAME.fullmatch(name):
         raise ConfigError(
             "name", name, "a party's name has 1 to 63 letters, digits, '.', '_' or '-', the first a letter or digit"
         )
@@ -121,7 +115,7 @@ def check_party_name(name: str) -> None:
 def common_name(key: str, path: Path, subject: x509.Name) -> str:
     """The name in a certificate or request; raises ConfigError unless there is exactly one valid name."""
     names = subject.get_attributes_for_oid(NameOID.COMMON_NAME)
-    if len(names) != 1 or not _NAME.fullmatch(str(names[0].value)):
+    if len(names) != 1 or not NAME.fullmatch(str(names[0].value)):
         raise ConfigError(key, str(path), f"must have one valid member name, but has {names_in(subject)!r}")
     return str(names[0].value)
 
@@ -148,25 +142,27 @@ def check_authority(key: str, path: Path, ca: x509.Certificate, now: datetime) -
         is_authority = False
     if not is_authority:
         raise ConfigError(key, str(path), "is a member's certificate, not an authority's; the federation's is ca.pem")
-    _check_dates(key, path, ca, now, "make a new federation with `colonnade certs init`")
+    check_dates(key, path, ca, now, "renew it with `colonnade certs renew ca`")
 
 
-def _check_dates(key: str, path: Path, certificate: x509.Certificate, now: datetime, remedy: str) -> None:
+def check_dates(key: str, path: Path, certificate: x509.Certificate, now: datetime, remedy: str) -> None:
+    """Raise ConfigError if the certificate is not valid now, with its date and what the clock shows."""
     since, until = certificate.not_valid_before_utc, certificate.not_valid_after_utc
+    clock = f"this machine's clock shows {date_in_words(now)}"
     if now > until:
-        raise ConfigError(key, str(path), f"expired on {date_in_words(until)}; {remedy}")
+        raise ConfigError(
+            key, str(path), f"expired on {date_in_words(until)}; {clock}: correct the clock if it is wrong, or {remedy}"
+        )
     if now < since:
         raise ConfigError(
-            key,
-            str(path),
-            f"is valid only from {date_in_words(since)}, but this machine's clock shows {date_in_words(now)}",
+            key, str(path), f"is valid only from {date_in_words(since)}, but {clock}: correct the clock if it is wrong"
         )
 
 
 def _how_to_renew(name: str) -> str:
     if name == SERVER:
-        return "renew it with `colonnade certs init --renew`"
-    return f"the federation renews it with `colonnade certs sign {name}.csr --renew`"
+        return "renew it with `colonnade certs renew server`"
+    return f"ask the federation to renew it with `colonnade certs renew {name}`"
 
 
 def date_in_words(moment: datetime) -> str:

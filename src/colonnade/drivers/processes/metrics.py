@@ -82,6 +82,10 @@ class _Collector:
         for party in status["parties"]:
             connected.add_metric([party["name"]], float(party["state"] == "connected"))
         yield connected
+        days = GaugeMetricFamily("colonnade_certificate_days", "Days until it expires.", labels=["member"])
+        for member, left in status["certificate_days"].items():
+            days.add_metric([member], left)
+        yield days
         if "callers" in status:
             yield from _of_callers(status)
 

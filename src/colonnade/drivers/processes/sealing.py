@@ -30,6 +30,7 @@ from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 from cryptography.hazmat.primitives.serialization import Encoding, load_pem_private_key
 
 from colonnade.drivers.processes.identity import Identity
+from colonnade.drivers.processes.members import Members
 from colonnade.protocol.errors import ConfigError, RemoteProtocolError
 
 __all__ = ["SEAL_BYTES", "SESSION_BYTES", "Announcement", "Session", "Signet", "public_bytes"]
@@ -59,12 +60,18 @@ class Signet:
     """Signs a party's announcements, and checks those of other parties against their pinned fingerprints."""
 
     def __init__(self, identity: Identity, members: Mapping[str, str]) -> None:
+        self.name, self.run = identity.name, ""
+        self.read_with: dict[str, str] = {}  # the fingerprint behind the last announcement of each party
+        self.changed(identity, members)
+
+    def changed(self, identity: Identity, members: Mapping[str, str]) -> None:
+        """Sign with this certificate from now on, and accept the certificates of this list only."""
         key = load_pem_private_key(identity.key, password=None)
         if not isinstance(key, ec.EllipticCurvePrivateKey):
             raise ConfigError(
                 "network.key", identity.name, "must be a P-256 key, as `colonnade certs request` makes it"
             )
-        self.name, self.run, self._key, self._members = identity.name, "", key, members
+        self._key, self.members = key, Members.of(members)
         self._certificate = x509.load_pem_x509_certificate(identity.certificate).public_bytes(Encoding.DER)
 
     def announce(self, to: str, key: bytes, answers: bytes | None = None) -> bytes:
@@ -85,11 +92,13 @@ class Signet:
             public.verify(found.signature, _statement(self.run, sender, self.name, found.key, found.answers), _HASH)
         except InvalidSignature:
             raise RemoteProtocolError(sender, "an announcement that it did not sign for us and this run") from None
+        self.read_with[sender] = hashlib.sha256(found.certificate).hexdigest()
         return found
 
     def _public_key(self, sender: str, der: bytes) -> ec.EllipticCurvePublicKey:
         """The public key of a pinned certificate. Other certificates are not even parsed."""
-        if hashlib.sha256(der).hexdigest() != self._members.get(sender):
+        shown = hashlib.sha256(der).hexdigest()
+        if shown not in self.members.all_of(sender):
             raise RemoteProtocolError(sender, "a certificate that is not the one in the list of members")
         certificate = x509.load_der_x509_certificate(der)
         if not certificate.not_valid_before_utc <= datetime.now(UTC) <= certificate.not_valid_after_utc:

@@ -23,6 +23,7 @@ from colonnade.drivers.processes.certificates import Identity, fingerprint
 from colonnade.drivers.processes.connections import Connections, connections_allowed, raise_descriptor_limit
 from colonnade.drivers.processes.conversation import NEVER_MET
 from colonnade.drivers.processes.logs import Once
+from colonnade.drivers.processes.members import Members
 from colonnade.drivers.processes.node import Node
 from colonnade.drivers.processes.peer import Peer, Stream
 from colonnade.drivers.processes.relay import Relay
@@ -123,7 +124,9 @@ class Service:
         run: str = "",
         relay: bool = False,
     ) -> None:
-        self._node, self._identity, self._members = node, identity, members
+        self._node, self._identity, self._members = node, identity, Members.of(members)
+        self._served: Identity | None = None  # that gRPC has
+        self.shown: dict[str, bytes] = {}  # the certificate of each party at its last join
         self._terms, self._status, self._admit_late, self._run = terms, status, admit_late, run
         self.relay = Relay(node) if relay else None  # if parties talk to each other
         self._complaints, self._changes = Once(node.log), Once(node.log)
@@ -165,8 +168,9 @@ class Service:
             STATUS: grpc.stream_stream_rpc_method_handler(self._answer_status),
         }
         self._server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, handlers),))
-        pair = (self._identity.key, self._identity.certificate)
-        credentials = grpc.ssl_server_credentials([pair], self._identity.authority, require_client_auth=True)
+        # gRPC asks for the certificate at every handshake, so a renewed one needs no new socket.
+        credentials = grpc.dynamic_ssl_server_credentials(self._shows(), self._renewed, True)
+        self._exclude()
         try:
             port = self._server.add_secure_port(address, credentials)
         except RuntimeError:
@@ -181,6 +185,32 @@ class Service:
         await self._server.start()
         self._watch = asyncio.ensure_future(self._connections.watch(limits.handshake_s, limits.max_per_address))
         return f"{address.rpartition(':')[0]}:{port}"
+
+    def _shows(self) -> Any:
+        """What the server shows at a handshake, and whose certificates it accepts."""
+        own = self._served = self._identity
+        return grpc.ssl_server_certificate_configuration([(own.key, own.certificate)], own.authority)
+
+    def _renewed(self) -> Any:
+        """What the server shows from now on; None: as before. gRPC calls it in a thread of its own."""
+        return None if self._served is self._identity else self._shows()
+
+    def changed(self, identity: Identity, members: Mapping[str, str]) -> None:
+        """Show another certificate from now on, and hang up on the parties that the new list excludes."""
+        self._identity, self._members = identity, Members.of(members)
+        self._exclude()
+
+    def _exclude(self) -> None:
+        """Give up the parties that are not on the list, and hang up on those whose certificate is not."""
+        for name, peer in self._node.peers.items():
+            gone = "" if name in self._members else self._members.why_not(name, "") or ""
+            peer.standing.exclude(gone)
+            shown = self.shown.get(name)
+            cause = None if shown is None else self._members.why_not(name, fingerprint(shown))
+            if cause is not None and peer.stream is not None:
+                peer.stream.drop(cause)
+            if gone and peer.present and not self._node.ended.is_set():
+                self._node.lost(peer, gone)
 
     async def stop(self, end: End) -> None:
         """Send END to the parties that are here or come back soon, wait for their BYEs, and close."""
@@ -233,7 +263,7 @@ class Service:
 
     def _is_member(self, name: str, context: Any) -> bool:
         listed = name in self._node.peers or name == self._identity.name
-        return listed and self._members.get(name) in (None, _fingerprint(context))
+        return listed and self._members.why_not(name, fingerprint(_certificate(context))) is None
 
     def _count(self, kind: str, **complaint: Any) -> None:
         """Count a refusal, and log it once."""
@@ -282,15 +312,26 @@ class Service:
         if peer is None:
             self._node.refused["strangers"] += 1
             raise Refused(f"{name!r} is not on the list of parties")
-        pinned = self._members.get(name)
-        if pinned is not None and pinned != _fingerprint(context):
-            self._node.refused["strangers"] += 1
-            raise Refused(f"the certificate of {name!r} is not the one in the list of members")
+        self._check_pin(peer, _certificate(context))
         if peer.standing.given_up:
             raise Refused(peer.standing.given_up)
         if self._end is None and (cause := peer.standing.kept_out()):
             raise Refused(cause, final=False)  # at the end it may come in and hear of it
         return peer
+
+    def _check_pin(self, peer: Peer, shown: bytes) -> None:
+        """Raise Refused if the list of members does not accept this certificate.
+
+        A party of this run may have a renewed certificate that is not on this server's list yet, and may try again.
+        """
+        cause = self._members.why_not(peer.name, fingerprint(shown))
+        if cause is None:
+            return
+        self._node.refused["strangers"] += 1
+        may_change = self._members.may_change(peer.name, fingerprint(shown))
+        if may_change and peer.conversation.number != NEVER_MET:
+            raise Refused(f"{cause}; if it was renewed, the server needs the new members.toml", final=False)
+        raise Refused(cause)
 
     async def _hello(self, name: str, context: Any) -> Hello:
         async with asyncio.timeout(self._node.limits.handshake_s):
@@ -342,6 +383,7 @@ class Service:
         number = conversation.number if not reset and conversation.number > 0 else secrets.randbelow(2**62) + 1
         peer.last_heard = time.monotonic()
         peer.met = True
+        shown = self.shown[peer.name] = _certificate(context)
         heard = 0 if reset else hello.position.received
         node.joined(peer, number, reset, heard)
         outlet = self.relay.outlet(peer.name) if self.relay is not None else None
@@ -366,6 +408,7 @@ class Service:
                 peer.stream = None
                 self.attendance.left(peer.name, node.clock())
         self._changes.info("disconnected", peer=peer.name, cause=cause)
+        self._check_pin(peer, shown)  # a new list may have excluded the party
 
     async def _read(self, peer: Peer, stream: Stream, context: Any) -> str:
         while True:
@@ -469,8 +512,10 @@ def _common_name(context: Any) -> str:
     return harmless(names[0].decode("utf-8", "replace"))[: MAX_NAME + 1] or "unnamed"
 
 
-def _fingerprint(context: Any) -> str:
-    return fingerprint(context.auth_context()["x509_pem_cert"][0])
+def _certificate(context: Any) -> bytes:
+    """The caller's certificate in PEM, which TLS has verified."""
+    pem: bytes = context.auth_context()["x509_pem_cert"][0]
+    return pem
 
 
 def _host(context: Any) -> str:

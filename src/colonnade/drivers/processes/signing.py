@@ -42,21 +42,29 @@ class Signer:
 
     @classmethod
     def make(cls, days: int, now: datetime) -> "Signer":
-        key = new_key()
         name = subject(f"federation {secrets.token_hex(8)}")  # unique, to tell two authorities apart
+        return cls._signed_by_itself(new_key(), name, days, now)
+
+    @classmethod
+    def _signed_by_itself(cls, key: ec.EllipticCurvePrivateKey, name: x509.Name, days: int, now: datetime) -> "Signer":
         builder = _builder(name, name, key.public_key(), now, now + _lifetime(days))
         builder = builder.add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
         builder = builder.add_extension(_key_usage(signs_certificates=True), critical=True)
         return cls(key, builder.sign(key, hashes.SHA256()))
 
     @classmethod
-    def load(cls, certificate: Path, key: Path, now: datetime) -> "Signer":
-        """Read the two files; raises ConfigError if they do not belong together or have expired."""
+    def load(cls, certificate: Path, key: Path, now: datetime | None) -> "Signer":
+        """Read the two files; raises ConfigError if they do not belong together or, with `now`, have expired."""
         ca, private = read_certificate("--dir", certificate), read_p256_key("--dir", key)
         if private.public_key() != ca.public_key():
             raise ConfigError("--dir", str(key), f"is not the private key of {certificate}")
-        check_authority("--dir", certificate, ca, now)
+        if now is not None:
+            check_authority("--dir", certificate, ca, now)
         return cls(private, ca)
+
+    def renewed(self, days: int, now: datetime) -> "Signer":
+        """The same authority, key and name, with a new certificate. The members' certificates stay valid."""
+        return self._signed_by_itself(self.key, self.certificate.subject, days, now)
 
     def server(
         self, hosts: Iterable[str], days: int, now: datetime

@@ -20,6 +20,7 @@ class Standing:
     def __init__(self) -> None:
         self.refused = 0  # messages, since this process started
         self.given_up = ""  # why this process has nothing more to do with the peer
+        self._excluded = ""  # why the list of members excludes it
         self._recent: deque[float] = deque()
         self._overdue = 0
         self._out_until, self._out_for = 0.0, ""
@@ -34,6 +35,12 @@ class Standing:
         if not self.given_up and len(recent) >= most:
             self.given_up = f"refused {len(recent)} times, the last time: {cause}"
         return bool(self.given_up)
+
+    def exclude(self, cause: str) -> None:
+        """Give the peer up because the list of members excludes it; with "", a newer list has it again."""
+        if self.given_up == self._excluded:
+            self.given_up = cause
+        self._excluded = cause
 
     def overdue(self, what: str, owed_s: float, give_up_s: float) -> str:
         """Keep the peer out for a while because of what it owes; returns the reason."""

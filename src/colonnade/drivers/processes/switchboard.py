@@ -1,6 +1,7 @@
 """A party's sealed lines to the other parties. They share the party's stream to the server and take turns on it."""
 
 import time
+from collections.abc import Mapping
 
 from colonnade.drivers.processes.identity import Identity
 from colonnade.drivers.processes.logs import Once
@@ -18,7 +19,7 @@ __all__ = ["Switchboard"]
 class Switchboard:
     """Opens a line to each party that is connected, and closes it when that party leaves."""
 
-    def __init__(self, node: Node, identity: Identity, members: dict[str, str], server: str = "server") -> None:
+    def __init__(self, node: Node, identity: Identity, members: Mapping[str, str], server: str = "server") -> None:
         self._server, self._signet, self._complaints = server, Signet(identity, members), Once(node.log)
         self._peers = {peer.name: peer for peer in node.peers.values() if isinstance(peer, FarPeer)}
         self.lines = {name: SealedLine(self, node, peer, self._signet) for name, peer in self._peers.items()}
@@ -30,6 +31,21 @@ class Switchboard:
         self._crowded: set[SealedLine] = set()  # lines that wait for room
         self.refusals = 0
         self.stale = 0  # frames of sessions that are over
+
+    def changed(self, identity: Identity, members: Mapping[str, str]) -> None:
+        """Use this certificate and list from now on. Lines to excluded parties close, and others may open."""
+        before = self._signet.members
+        self._signet.changed(identity, members)
+        for name, line in self.lines.items():
+            if name not in self._connections:
+                continue
+            if (shown := self._signet.read_with.get(name)) and shown not in self._signet.members.all_of(name):
+                self._signet.read_with.pop(name)
+                self._leave(line, self._peers[name])
+                self._complaints.warning("closed the line to a party", peer=name, cause="its certificate was revoked")
+            if not line.stands and before.all_of(name) != self._signet.members.all_of(name) and name in members:
+                self._peers[name].here = True
+                line.reach()
 
     def connected(self, stream: Stream, run: str) -> None:
         """Use this stream to the server. The server will tell which parties are connected."""

@@ -9,6 +9,7 @@ import os
 import re
 import sys
 import threading
+import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
@@ -17,10 +18,12 @@ from colonnade.drivers.processes.logs import Log, Once
 __all__ = ["tls_refusals_to"]
 
 _LINE = re.compile(r"^[IWEF]\d{4} \d\d:\d\d:\d\d\.\d+ +\d+ \S+\] (?P<text>.*)$")
+EXPIRED, TOO_NEW = "an expired certificate", "a certificate that is not yet valid"
+_BY_DATE = (EXPIRED, TOO_NEW)
 _CAUSES = {
     "PEER_DID_NOT_RETURN_A_CERTIFICATE": "no certificate",
-    "certificate has expired": "an expired certificate",
-    "certificate is not yet valid": "a certificate that is not yet valid",
+    "certificate has expired": EXPIRED,
+    "certificate is not yet valid": TOO_NEW,
     "unable to get local issuer certificate": "a certificate of another authority",
     "self signed certificate": "a certificate of another authority",
     "self-signed certificate": "a certificate of another authority",
@@ -36,6 +39,11 @@ def cause_of(line: str) -> str | None:
     if found is None or "andshake failed" not in found["text"]:
         return None
     return next((words for key, words in _CAUSES.items() if key in found["text"]), "handshake failed")
+
+
+def _clock(cause: str) -> dict[str, str]:
+    """This machine's date, if a date was the reason: the clock may be wrong."""
+    return {"clock": time.strftime("%Y-%m-%d UTC", time.gmtime())} if cause in _BY_DATE else {}
 
 
 @contextmanager
@@ -81,7 +89,7 @@ def _pass_on(read_end: int, original: int, complaints: Once) -> None:
         for line in _without_cut_calls(lines):
             cause = cause_of(line.rstrip("\n"))
             if cause is not None:
-                complaints.warning("refused", cause=cause)
+                complaints.warning("refused", cause=cause, **_clock(cause))
             elif not _LINE.match(line):
                 os.write(original, line.encode())
 
