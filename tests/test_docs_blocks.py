@@ -70,7 +70,7 @@ ALIGN = "tests/cli/test_align_docs.py::test_the_page_aligns"
 ATTACKS = "tests/attacks/test_docs_attacks.py::"
 DATA = "tests/cli/test_data_docs.py::"
 DEPLOY = "tests/cli/test_deploy_docs.py::test_the_page_trains"
-CERTS = "tests/cli/test_certs_command.py::test_renew_revoke_and_show"
+CERTS = "not executed: what three terminals show; tests/cli/test_certs_command.py types such commands"
 DOCTOR = "tests/cli/test_doctor_command.py::"
 METHOD = "tests/test_docs_method.py::"
 MODEL = "tests/models/test_write_a_model.py::test_the_program_of_the_page_runs"
@@ -90,6 +90,7 @@ CLUSTER = "not executed: needs a Ray cluster; tests/drivers/test_ray_nodes.py st
 INVERSION = "not executed: half a minute; tests/attacks/test_feature_inversion.py attacks a smaller federation"
 WATCHED = "not executed: serves until Ctrl-C; tests/dashboard/test_watch_in_a_browser.py types it and opens the page"
 MACHINES = "not executed: what three terminals show; "
+ENGINE = "not executed: needs a container engine; tests/test_packaging_operators.py checks the files"
 
 # page → for each of its blocks: how its first line begins, and the test that executes it or the reason why none does
 EXECUTED = {
@@ -152,6 +153,7 @@ EXECUTED = {
         ("colonnade compare examples/mnist.toml", PUBLISHED),
         ("python benchmarks/straggler.py", MINUTES),
         ("python benchmarks/chaos.py", MINUTES),
+        ("python benchmarks/fuzz.py", MINUTES + "; tests/drivers/processes/test_hostile_frames.py sends some"),
         ("python benchmarks/storage.py", MINUTES + "; tests/drivers/processes/test_storage.py runs a few cases"),
     ],
     "docs/methods/asysqn.md": [
@@ -171,6 +173,10 @@ EXECUTED = {
         ("colonnade export runs/clinic", EXPORT + "test_the_command_writes_the_files_and_refuses_what_is_no_run"),
         ("import csv", EXPORT + "test_a_reader_in_plain_torch_gives_the_same_predictions"),
         ("import colonnade", EXPORT + "test_the_program_of_the_page_runs"),
+    ],
+    "docs/operate.md": [
+        ("$ colonnade audit show runs/server", MACHINES + "tests/cli/test_audit_command.py types such commands"),
+        ("python examples/deploy/make_folders.py", ENGINE),
     ],
     "docs/predict.md": [
         ("$ python examples/three_folders.py", PUBLISHED + "; tests/test_three_folders.py runs it on made-up rows"),

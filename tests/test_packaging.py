@@ -18,6 +18,7 @@ from colonnade.extras import EXTRAS
 from colonnade.release import commit, commit_of
 
 ROOT = Path(__file__).parents[1]
+KEPT = (".gitignore", ".dockerignore")  # of the names with a dot
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 ASKED = [*PROJECT["dependencies"], *(text for extra in PROJECT["optional-dependencies"].values() for text in extra)]
 REQUIREMENTS = [one for one in map(Requirement, ASKED) if one.name != "colonnade"]
@@ -92,7 +93,8 @@ def test_sdist_and_wheel_hold_all_that_belongs_there(built):
     assert wheeled == sources | commits
     assert {f"src/{name}" for name in sources | commits} <= inside
     assert {"README.md", "LICENSE", "constraints.txt", "tests/test_packaging.py"} <= inside
-    assert not [name for name in inside if name.startswith((".", "runs/", "dist/")) and name != ".gitignore"]
+    assert {"Dockerfile", "compose.yaml", "deploy/systemd/colonnade-server.service"} <= inside
+    assert not [name for name in inside if name.startswith((".", "runs/", "dist/")) and name not in KEPT]
 
 
 def test_metadata(built):

@@ -9,6 +9,7 @@ __all__ = ["EXTRAS", "require_extra"]
 EXTRAS = {
     "align": "colonnade align: find the common rows of several tables",
     "serve": "predictions over HTTP, and numbers for Prometheus (network.metrics_port)",
+    "otel": "spans for OpenTelemetry (OTEL_TRACES_EXPORTER)",
     "ray": "--driver ray and --workers ray",
     "onnx": "colonnade export --onnx",
     "track": "runs in MLflow, TensorBoard, Weights & Biases",

@@ -236,7 +236,7 @@ def test_a_checkpoint_waits_until_there_are_descriptors(certificates: Path, tmp_
 
 def test_connections_leave_descriptors_for_files(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(resource, "getrlimit", lambda _: (1024, 1024))
-    monkeypatch.setattr(connections, "_open_descriptors", lambda: list(range(30)))
+    monkeypatch.setattr(connections, "open_descriptors", lambda: list(range(30)))
     assert connections.connections_allowed(10_000) == 1024 - 30 - connections.RESERVE
     assert connections.connections_allowed(500) == 500
 
@@ -283,7 +283,7 @@ def test_a_peer_is_found_by_address_and_port(peer: str, plain: str) -> None:
 
 
 def test_the_metrics_have_every_refusal() -> None:
-    status = dict.fromkeys(metrics._RUN) | {"parties": [], "refused_by_limit": {"calls": 3, "joins": 1}}
+    status: dict = {} | {"parties": [], "refused_by_limit": {"calls": 3, "joins": 1}}
     samples = [sample for family in metrics._Collector(lambda: status).collect() for sample in family.samples]
     found = {sample.labels["limit"]: sample.value for sample in samples if sample.name == "colonnade_refused_total"}
     assert found == {"calls": 3, "joins": 1}

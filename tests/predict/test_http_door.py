@@ -31,6 +31,7 @@ BOUNDS = Bounds(
 class Predictor:
     def __init__(self):
         self.asked, self.held, self.holds = [], [], threading.Semaphore(0)
+        self.causes = []
 
     async def ask(self, ids, caller):
         self.asked.append((caller, ids))
@@ -46,6 +47,9 @@ class Predictor:
 
     def status(self):
         return {"state": "predicting"}
+
+    def unready(self):
+        return self.causes
 
 
 class Place:
@@ -104,6 +108,17 @@ def running(place):
 def place(tmp_path):
     with running(Place(tmp_path)) as place:
         yield place
+
+
+def test_probes_need_no_token_and_learn_only_yes_or_no(place):
+    assert place.call("GET", "/healthz", authorization="")[::2] == (200, {"ok": True})
+    assert place.call("GET", "/readyz?x=1", authorization="")[::2] == (200, {"ok": True})
+    place.predictor.causes = ["the disk cannot be written: No space left on device"]
+    code, headers, said = place.call("GET", "/readyz", authorization="")
+    assert (code, said, headers["Connection"]) == (503, {"ok": False}, "close")
+    assert place.call("GET", "/healthz", authorization="")[0] == 200
+    assert place.call("POST", "/readyz", authorization="")[0] == 401
+    assert place.callers.by_name()[0]["refused"] == {"no token": 1}, "probes are no requests"
 
 
 def test_ids_are_answered_in_their_order_and_a_connection_is_kept(place):

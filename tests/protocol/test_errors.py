@@ -5,7 +5,14 @@ import pytest
 from colonnade.protocol import errors
 from colonnade.protocol.errors import CodecError, ConfigError, ProtocolError, RemoteProtocolError
 
-OTHERS = {"DamagedFile", "MissingExtra", "PartyDiverged", "TrainingDiverged", "WorkerLost"}  # not named …Error
+OTHERS = {
+    "DamagedFile",
+    "MissingExtra",
+    "NotWritable",
+    "PartyDiverged",
+    "TrainingDiverged",
+    "WorkerLost",
+}  # not named …Error
 
 
 def test_the_tree_is_the_printed_one() -> None:

@@ -1,17 +1,21 @@
 """`colonnade align`: one member of an alignment, or all members on this machine."""
 
+from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.markup import escape
 from rich.table import Table
 
 from colonnade.cli.one_side import checked_config, log_of
-from colonnade.cli.options import LogJson, LogLevel, Out, Parent, Setting
+from colonnade.cli.options import LogFilePath, LogJson, LogKeep, LogLevel, LogMb, Out, Parent, Setting
 from colonnade.cli.printing import console, say_note
 from colonnade.extras import require_extra
 from colonnade.protocol.errors import ConfigError
+
+if TYPE_CHECKING:
+    from colonnade.drivers.processes.logs import Log
 
 __all__ = ["align"]
 
@@ -25,6 +29,9 @@ def align(
     out: Out = None,
     log_json: LogJson = False,
     log_level: LogLevel = "info",
+    log_file: LogFilePath = None,
+    log_mb: LogMb = 16.0,
+    log_keep: LogKeep = 5,
     parent: Parent = None,
 ) -> None:
     """Find the rows that all tables have in common, without revealing the other rows (private set intersection).
@@ -48,7 +55,11 @@ def align(
             )
         _align_all(configs)
     else:
-        _align_one(configs[0], party, settings, out, log_json, log_level, parent)
+
+        def log(name: str) -> "Log":
+            return log_of(name, log_json, log_level, log_file, log_mb, log_keep)
+
+        _align_one(configs[0], party, settings, out, log_json, log, parent)
 
 
 def _align_one(
@@ -57,7 +68,7 @@ def _align_one(
     settings: list[str] | None,
     out: Path | None,
     log_json: bool,
-    log_level: str,
+    log: "Callable[[str], Log]",
     parent: int | None,
 ) -> None:
     from colonnade.cli.align_bars import Bars
@@ -71,8 +82,8 @@ def _align_one(
 
     checked = checked_config(config, settings)
     with Bars(shown=not log_json) as bars:  # first: from here on the log is written above the bars
-        process = aligning_host(checked, party, folder, lambda name: log_of(name, log_json, log_level))
-        with tls_refusals_to(process.log):
+        process = aligning_host(checked, party, folder, log)
+        with tls_refusals_to(process.log, process.node.refused):
             end = run_process(bars.watch(process), parent)
     leave_if_stopped(process.node)
     status, note = (end["status"], end["note"]) if isinstance(end, dict) else (end.status, end.note)

@@ -9,8 +9,11 @@ from colonnade.cli.one_side import log_of, trusted_config
 from colonnade.cli.options import (
     Continue,
     DropColumns,
+    LogFilePath,
     LogJson,
+    LogKeep,
     LogLevel,
+    LogMb,
     Out,
     Parent,
     Predict,
@@ -36,6 +39,9 @@ def join(
     out: Out = None,
     log_json: LogJson = False,
     log_level: LogLevel = "info",
+    log_file: LogFilePath = None,
+    log_mb: LogMb = 16.0,
+    log_keep: LogKeep = 5,
     predict: Predict = False,
     trust: Trust = None,
     continues: Continue = None,
@@ -55,7 +61,7 @@ def join(
     from colonnade.drivers.processes.tls_log import tls_refusals_to
     from colonnade.results.places import own_folder
 
-    log = log_of(party, log_json, log_level)
+    log = log_of(party, log_json, log_level, log_file, log_mb, log_keep)
     checked = trusted_config(config, with_dropped(settings, drop_columns), trust)
     side = _side(checked, party, out or own_folder(config, party), log, continues)
     if predict:

@@ -14,6 +14,7 @@ from colonnade.cli.accept import accept
 from colonnade.cli.admit import admit
 from colonnade.cli.align import align
 from colonnade.cli.attack import attack_app
+from colonnade.cli.audit import audit_app
 from colonnade.cli.certs import certs_app
 from colonnade.cli.check import check
 from colonnade.cli.compare import compare
@@ -21,6 +22,7 @@ from colonnade.cli.data import data_app
 from colonnade.cli.demo import demo
 from colonnade.cli.doctor import doctor
 from colonnade.cli.export import export
+from colonnade.cli.health import health
 from colonnade.cli.init import init
 from colonnade.cli.invite import invite
 from colonnade.cli.join import join
@@ -69,10 +71,17 @@ def _options(
 
 # In the order of `colonnade --help`.
 experiments = (run, train, compare, sweep, demo, protocols, report, export)
-members = (serve, join, up, status, watch, predict, align, init, invite, accept, admit, check, doctor)
+members = (serve, join, up, status, watch, health, predict, align, init, invite, accept, admit, check, doctor)
 for command in (*experiments, *members):
     app.command(cls=ListsMethods if command in (compare, sweep) else None)(command)
-groups = {"data": data_app, "certs": certs_app, "token": token_app, "attack": attack_app, "privacy": privacy_app}
+groups = {
+    "data": data_app,
+    "certs": certs_app,
+    "token": token_app,
+    "attack": attack_app,
+    "privacy": privacy_app,
+    "audit": audit_app,
+}
 for name, group in groups.items():
     app.add_typer(group, name=name)
 
@@ -97,4 +106,4 @@ def main() -> None:
         app()
     except ColonnadeError as error:
         Console(stderr=True).print(f"[red]Error:[/] {escape(visible(str(error)))}", highlight=False, soft_wrap=True)
-        sys.exit(2)
+        sys.exit(error.exit_code)

@@ -16,8 +16,11 @@ __all__ = [
     "Continue",
     "DropColumns",
     "ListsMethods",
+    "LogFilePath",
     "LogJson",
+    "LogKeep",
     "LogLevel",
+    "LogMb",
     "Out",
     "Parent",
     "Predict",
@@ -98,6 +101,12 @@ Trust = Annotated[
 ]
 LogJson = Annotated[bool, typer.Option("--log-json", help="Log one JSON object per line.")]
 LogLevel = Annotated[str, typer.Option("--log-level", help="The least level to log: debug, info, warning or error.")]
+LogFilePath = Annotated[
+    Path | None,
+    typer.Option("--log-file", metavar="PATH", help="Log to this file instead of the error stream."),
+]
+LogMb = Annotated[float, typer.Option("--log-mb", help="At this size the log file becomes PATH.1.")]
+LogKeep = Annotated[int, typer.Option("--log-keep", help="How many old log files to keep.")]
 Parent = Annotated[int | None, typer.Option(hidden=True, help="Stop when this process is gone.")]
 Predict = Annotated[
     bool,

@@ -6,7 +6,20 @@ from typing import TYPE_CHECKING
 import typer
 
 from colonnade.cli.one_side import log_of, trusted_config
-from colonnade.cli.options import Continue, LogJson, LogLevel, Out, Parent, Predict, Setting, SideConfig, Trust
+from colonnade.cli.options import (
+    Continue,
+    LogFilePath,
+    LogJson,
+    LogKeep,
+    LogLevel,
+    LogMb,
+    Out,
+    Parent,
+    Predict,
+    Setting,
+    SideConfig,
+    Trust,
+)
 from colonnade.cli.printing import console, say_note
 from colonnade.extras import require_extra
 
@@ -24,6 +37,9 @@ def serve(
     out: Out = None,
     log_json: LogJson = False,
     log_level: LogLevel = "info",
+    log_file: LogFilePath = None,
+    log_mb: LogMb = 16.0,
+    log_keep: LogKeep = 5,
     predict: Predict = False,
     trust: Trust = None,
     continues: Continue = None,
@@ -45,16 +61,15 @@ def serve(
     from colonnade.drivers.processes.tls_log import tls_refusals_to
     from colonnade.results.places import own_folder
 
-    log = log_of("server", log_json, log_level)
+    log = log_of("server", log_json, log_level, log_file, log_mb, log_keep)
     checked = trusted_config(config, settings, trust)
     side = _side(checked, out or own_folder(config, "server"), log, continues)
     if predict or side.config.predict.stay:  # before any training, not after it
         require_extra("serve", "answering predictions over HTTP", "h11")
     if predict:
-        with tls_refusals_to(log):
-            return _answer(side, parent)
+        return _answer(side, parent)
     process = ServerHost(ServerTraining(side))
-    with tls_refusals_to(log):
+    with tls_refusals_to(log, process.node.refused):
         summary = run_process(process.run(), parent)
     if not log_json and summary["status"] != "stopped":
         print_summary(summary, console)
@@ -64,8 +79,7 @@ def serve(
     if summary["status"] not in ("finished", "stopped"):
         raise typer.Exit(1)
     if summary["status"] == "finished" and side.config.predict.stay and not process.node.stopped:
-        with tls_refusals_to(log):
-            _answer(side, parent)
+        _answer(side, parent)
 
 
 def _side(config: "Config", out: Path, log: "Log", continues: Path | None) -> "ServerSide":
@@ -80,8 +94,10 @@ def _side(config: "Config", out: Path, log: "Log", continues: Path | None) -> "S
 def _answer(side: "ServerSide", parent: int | None) -> None:
     """Answer predictions until the process is stopped."""
     from colonnade.deployment.process import leave_if_stopped, run_process
+    from colonnade.drivers.processes.tls_log import tls_refusals_to
     from colonnade.predict.processes import predicting_server
 
     answering = predicting_server(side)
-    run_process(answering.run(), parent)
+    with tls_refusals_to(side.log, answering.node.refused):
+        run_process(answering.run(), parent)
     leave_if_stopped(answering.node)

@@ -39,6 +39,7 @@ def new(
       colonnade token new server.toml scoring --days 30 > scoring.token
     """
     text = _tokens(config, run).new(name, days)
+    _audit(config, run, "token made", caller=name, days=days)
     typer.echo(f"Token of {name}, for {days:g} days. Only its hash is kept:", err=True)
     typer.echo(text)
 
@@ -71,7 +72,20 @@ def revoke(config: ServerConfig, name: Name, run: Run = None) -> None:
 
     if not _tokens(config, run).revoke(name):
         raise ConfigError("NAME", name, "has no token here; see `colonnade token list`")
+    _audit(config, run, "token revoked", caller=name)
     typer.echo(f"Revoked: {name}")
+
+
+def _audit(config: Path, run: Path | None, event: str, **fields: object) -> None:
+    """Write the change to the server's audit log."""
+    from colonnade.drivers.processes.audit import AUDIT_FILE, AuditLog
+    from colonnade.predict.asking import server_folder
+
+    audit = AuditLog(server_folder(config, run) / AUDIT_FILE, "server")
+    audit.note(event, fields)
+    audit.close()
+    if audit.fault:
+        typer.echo(f"Warning: not in the audit log: {audit.fault}", err=True)
 
 
 def _tokens(config: Path, run: Path | None) -> "Tokens":

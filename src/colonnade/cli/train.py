@@ -1,12 +1,22 @@
 """`colonnade train`: what `run`, `serve` or `join` does, by the config that it is given."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from colonnade.cli.join import join
-from colonnade.cli.options import Continue, DropColumns, LogJson, LogLevel, Setting, Trust
+from colonnade.cli.options import (
+    Continue,
+    DropColumns,
+    LogFilePath,
+    LogJson,
+    LogKeep,
+    LogLevel,
+    LogMb,
+    Setting,
+    Trust,
+)
 from colonnade.cli.run import run
 from colonnade.cli.serve import serve
 from colonnade.protocol.errors import ConfigError
@@ -32,6 +42,9 @@ def train(
     trust: Trust = None,
     log_json: LogJson = False,
     log_level: LogLevel = "info",
+    log_file: LogFilePath = None,
+    log_mb: LogMb = 16.0,
+    log_keep: LogKeep = 5,
 ) -> None:
     """Train: a member's config starts that member (serve, join), any other config a simulation (run).
 
@@ -47,11 +60,13 @@ def train(
     if name is None:
         return run(config, settings, out=out, continues=continues, drop_columns=drop_columns)
     assert config is not None
+    log: Any = {"log_json": log_json, "log_level": log_level}
+    log |= {"log_file": log_file, "log_mb": log_mb, "log_keep": log_keep}
     if name != SERVER:
-        return join(config, name, settings, out, log_json, log_level, False, trust, continues, drop_columns)
+        return join(config, name, settings, out, trust=trust, continues=continues, drop_columns=drop_columns, **log)
     if drop_columns:
         raise ConfigError("--drop-columns", drop_columns[0], "is for the party that had the column; remove it")
-    return serve(config, settings, out, log_json, log_level, False, trust, continues)
+    return serve(config, settings, out, trust=trust, continues=continues, **log)
 
 
 def _member(path: Path | None, settings: list[str] | None) -> str | None:

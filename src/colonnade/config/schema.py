@@ -150,10 +150,12 @@ class NetworkConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     authority: str | None = None
     members: str | None = None
     metrics_port: int | None = None
+    audit_mb: float = 16.0  # of one file of the audit log
+    audit_files: int = 32  # old files of it that are kept
 
     def __post_init__(self) -> None:
         times = ("heartbeat_s", "lost_after_s", "give_up_s", "checkpoint_s", "handshake_s")
-        for name in (*times, "max_message_mb", "max_queue_mb", "max_log_mb"):
+        for name in (*times, "max_message_mb", "max_queue_mb", "max_log_mb", "audit_mb"):
             if not 0 < getattr(self, name) < float("inf"):
                 raise ConfigError(f"network.{name}", getattr(self, name), "must be above 0")
         if self.lost_after_s < 2 * self.heartbeat_s:
@@ -164,7 +166,7 @@ class NetworkConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
                 raise ConfigError(f"network.{name}", getattr(self, name), "must be 2 or more messages")
         if self.max_refusals < 1:
             raise ConfigError("network.max_refusals", self.max_refusals, "must be 1 or more refused messages")
-        for name in ("max_calls", "max_joins", "max_connections", "max_per_address"):
+        for name in ("max_calls", "max_joins", "max_connections", "max_per_address", "audit_files"):
             if getattr(self, name) < 1:
                 raise ConfigError(f"network.{name}", getattr(self, name), "must be 1 or more")
         if self.metrics_port is not None and not 0 < self.metrics_port < 2**16:

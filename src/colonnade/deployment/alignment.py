@@ -117,7 +117,7 @@ class _AlignmentNode(Node):
 class PartyAlignment:
     """A party's ids, and the row order in which it will train."""
 
-    peers = True
+    aim, peers = "alignment", True
 
     def __init__(self, side: OwnSide) -> None:
         config, out, log = side.config, side.out, side.log
@@ -188,7 +188,7 @@ class PartyAlignment:
 class ServerAlignment:
     """The server's part: the members' sizes, and its own ids if it has a table."""
 
-    relay, admit_late = True, True
+    aim, relay, admit_late = "alignment", True, True
 
     def __init__(self, side: OwnSide) -> None:
         config, log = side.config, side.log
@@ -208,7 +208,6 @@ class ServerAlignment:
         self.shared = shared_part_of_alignment(config, side.authority)
         self.terms = Terms(self.shared, 0, "", dict.fromkeys(parties, 0))
         self.run_id = secrets.token_hex(16)
-        self.metrics_port = config.network.metrics_port
         _forget(side.out / "state")
         self.node = _AlignmentNode(role, PAYLOADS, side.out / "state", parties, limits_of(config), log, keeper)
 
@@ -253,6 +252,10 @@ class ServerAlignment:
             "parties": parties_now(self.node),
             "bars": self.bars(),
         }
+
+    def measures(self) -> dict[str, Any]:
+        """Nothing beside the status."""
+        return {}
 
     def ended(self) -> End:
         """How it ended: each member has its order, or the alignment was refused."""

@@ -41,6 +41,10 @@ class ServerApplication(Protocol):
         """The node that runs its role."""
 
     @property
+    def aim(self) -> str:
+        """Training, alignment or predictions."""
+
+    @property
     def shared(self) -> dict[str, Any]:
         """What must be the same for all members."""
 
@@ -60,10 +64,6 @@ class ServerApplication(Protocol):
     def admit_late(self) -> bool:
         """Whether a party may join after the others have started."""
 
-    @property
-    def metrics_port(self) -> int | None:
-        """The port for Prometheus; None: no metrics."""
-
     def attach(self, service: Service) -> None:
         """Take the host's service, which has the parties' attendance and BYEs."""
 
@@ -75,6 +75,9 @@ class ServerApplication(Protocol):
 
     def status(self, pace: Pace) -> dict[str, Any]:
         """Its part of the live table."""
+
+    def measures(self) -> dict[str, Any]:
+        """What the metrics show beside the status; other members do not see it."""
 
     def opened(self) -> None:
         """Check the open node before any party is admitted: the last moment to raise."""
@@ -105,6 +108,10 @@ class PartyApplication(Protocol):
     @property
     def node(self) -> Node:
         """The node that runs its role."""
+
+    @property
+    def aim(self) -> str:
+        """Training, alignment or predictions."""
 
     @property
     def peers(self) -> bool:
@@ -169,6 +176,7 @@ def parties_now(
             "bytes_up": peer.bytes_in,
             "bytes_down": peer.bytes_out,
             "bytes_eval": peer.bytes_evaluation,
+            "queued_bytes": peer.conversation.waiting_bytes,
             "last_seen_s": round(peer.silent_s(), 1) if peer.met else None,
             "refused": peer.standing.refused,
             "remarks": remarks.get(peer.name, 0),

@@ -2,17 +2,20 @@
 
 import asyncio
 from collections.abc import Callable
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 import torch
 
 from colonnade.deployment.application import PartyApplication
 from colonnade.deployment.membership import Membership
 from colonnade.deployment.own_side import stop_on_signals
+from colonnade.deployment.vitals import Vitals
 from colonnade.drivers.processes.conversation import NEVER_MET
 from colonnade.drivers.processes.dial import Dialler
+from colonnade.drivers.processes.identity import certificate_days
 from colonnade.drivers.processes.switchboard import Switchboard
 from colonnade.drivers.processes.wire import Bye, End
+from colonnade.protocol.events import NANOSECONDS
 from colonnade.protocol.role import SERVER
 
 __all__ = ["PartyHost"]
@@ -29,6 +32,7 @@ class PartyHost(Generic[A_co]):
         self.config, self.out, self.log = side.config, side.out, side.log
         self.node = application.node
         self._server_at = server_at or self._usual_address  # called at every try: the server may move
+        self.vitals = Vitals(side, self.node, application.aim, self._unready)
         self._switchboard = Switchboard(self.node, side.identity, side.pins) if application.peers else None
 
     async def run(self) -> End:
@@ -39,7 +43,13 @@ class PartyHost(Generic[A_co]):
             return over
         torch.set_num_threads(1)
         stop_on_signals(node)
+        with self.vitals.running(self._measures):
+            return await self._run()
+
+    async def _run(self) -> End:
+        application, node = self.application, self.node
         application.prepare()
+        self.vitals.refresh()
         node.open()
         if node.replayed or node.now:
             self.log.info("continuing", update=application.update(), replayed=node.replayed)
@@ -48,6 +58,7 @@ class PartyHost(Generic[A_co]):
         membership = Membership(application.side, lambda: self._changed(dialler))
         watches = (node.watch(), membership.watch(), _wait(node.ended))
         tasks = [talk, *(asyncio.ensure_future(task) for task in watches)]
+        health = asyncio.ensure_future(self.vitals.watch())
         application.say_start(self._server_at())
         try:
             await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
@@ -55,9 +66,9 @@ class PartyHost(Generic[A_co]):
                 raise node.error
             end = talk.result() if talk.done() else dialler.end or End("stopped")
         finally:
-            for task in tasks:
+            for task in (*tasks, health):
                 task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
+            await asyncio.gather(*tasks, health, return_exceptions=True)
             node.close()
             application.closed(met=node.peers[SERVER].conversation.number != NEVER_MET)
         application.ended(end, self._relay_refused)
@@ -89,6 +100,24 @@ class PartyHost(Generic[A_co]):
     @property
     def _relay_refused(self) -> int | None:
         return self._switchboard.refusals if self._switchboard is not None else None
+
+    def _unready(self) -> list[str]:
+        return [] if self.node.peers[SERVER].stream is not None else ["not connected to the server"]
+
+    def _measures(self) -> dict[str, Any]:
+        """The numbers for Prometheus."""
+        node, guard = self.node, self.node.guard
+        return {
+            "updates": self.application.update(),
+            "clock_s": round(node.clock() / NANOSECONDS, 1),
+            "connected": node.peers[SERVER].stream is not None,
+            "damaged_files": node.damaged_files,
+            "certificate_days": certificate_days(self.application.side.identity),
+            "refused_by_limit": dict(node.refused),
+            "queued_bytes": {peer.name: peer.conversation.waiting_bytes for peer in node.peers.values()},
+            "epsilon": guard.epsilon if guard is not None else None,
+            "epsilon_budget": guard.epsilon_budget if guard is not None else None,
+        }
 
     def _usual_address(self) -> str:
         return self.config.network.address

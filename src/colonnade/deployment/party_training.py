@@ -26,6 +26,8 @@ def training_party(config: Config, name: str, out: Path, log: Log) -> PartyHost[
 class PartyTraining(Keeper):
     """Starts, or continues from the state of an earlier start if that state fits the config."""
 
+    aim = "training"
+
     def __init__(self, side: PartySide) -> None:
         self.side = side
         self.node = side.make_node(self)

@@ -12,9 +12,9 @@ from colonnade.deployment.debts import Debts, in_words
 from colonnade.deployment.membership import Membership
 from colonnade.deployment.own_side import stop_on_signals
 from colonnade.deployment.terms import shared_digest
+from colonnade.deployment.vitals import Vitals
 from colonnade.drivers.files import replace_file
 from colonnade.drivers.processes.identity import days_left
-from colonnade.drivers.processes.metrics import serve_metrics
 from colonnade.drivers.processes.service import Service
 from colonnade.protocol.events import NANOSECONDS
 
@@ -46,6 +46,9 @@ class ServerHost(Generic[A_co]):
         )
         application.attach(self.service)
         self.membership = Membership(side, self._members_changed, self._days_of_parties)
+        self._serving = False
+        self.vitals = Vitals(side, self.node, application.aim, self._unready)
+        self.service.unready, self.service.health_changed = lambda: self.vitals.causes, self.vitals.changed
         self._listen_at = listen_at or self._usual_address
         self.address = self.config.network.address
         self._debts = Debts()
@@ -60,14 +63,13 @@ class ServerHost(Generic[A_co]):
         """Serve until the end of the run; returns the summary."""
         torch.set_num_threads(1)
         stop_on_signals(self.node)
-        port = self.application.metrics_port
-        # First: if the port is taken, nothing has started and no party is connected.
-        stop_metrics = serve_metrics(port, self._ask_from_thread()) if port is not None else lambda: None
+        with self.vitals.running(self._measures):
+            return await self._run()
+
+    async def _run(self) -> Mapping[str, Any]:
+        self.vitals.refresh()
         try:
-            try:
-                await self._serve()
-            finally:
-                stop_metrics()
+            await self._serve()
             end = self.application.ended()
         except (Exception, asyncio.CancelledError):  # the parties come back when this server does
             await self.service.hang_up()
@@ -91,15 +93,18 @@ class ServerHost(Generic[A_co]):
         self.address = await self.service.start(self._listen_at())
         replace_file(self.out / "address", [self.address.encode()])
         async with self.application.serving(self.address, self.status):
+            self._serving = True
             tasks = [asyncio.ensure_future(task) for task in self._watches()]
             try:
                 await self.node.ended.wait()
             finally:
+                self._serving = False
+                self.vitals.over()
                 for task in tasks:
                     task.cancel()
 
     def _watches(self) -> tuple[Coroutine[Any, Any, None], ...]:
-        return self.node.watch(), self._watch_progress(), self.membership.watch()
+        return self.node.watch(), self._watch_progress(), self.membership.watch(), self.vitals.watch()
 
     def _usual_address(self) -> str:
         """Keep the port that the system chose at the first start, because the parties know it."""
@@ -184,11 +189,13 @@ class ServerHost(Generic[A_co]):
             party |= {"owes": debt and debt.what, "owed_s": debt and round(debt.owed_s, 1)}
         return told
 
-    def _ask_from_thread(self) -> Callable[[], dict[str, Any]]:
-        """`status` for threads outside the event loop."""
-        loop = asyncio.get_running_loop()
+    def _measures(self) -> dict[str, Any]:
+        """The numbers for Prometheus."""
+        told = self.status()
+        for party in told["parties"]:
+            bye = self.service.byes.get(party["name"])
+            party["epsilon"] = bye.privacy.epsilon if bye is not None and bye.privacy is not None else None
+        return told | self.application.measures()
 
-        async def ask() -> dict[str, Any]:
-            return self.status()
-
-        return lambda: asyncio.run_coroutine_threadsafe(ask(), loop).result(timeout=5)
+    def _unready(self) -> list[str]:
+        return [] if self._serving else ["not serving"]

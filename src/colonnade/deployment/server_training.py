@@ -24,6 +24,7 @@ from colonnade.deployment.terms import shared_digest
 from colonnade.drivers.processes.logs import Log
 from colonnade.drivers.processes.node import Keeper, Node
 from colonnade.drivers.processes.service import Service
+from colonnade.drivers.processes.spans import past_span
 from colonnade.drivers.processes.timeline import picture
 from colonnade.drivers.processes.wire import End
 from colonnade.protocol.errors import ConfigError
@@ -51,6 +52,7 @@ def training_server(config: Config, out: Path, log: Log) -> ServerHost["ServerTr
 class ServerTraining(Keeper):
     """Writes the measurements, the summary and the status of a training."""
 
+    aim = "training"
     service: Service
 
     def __init__(self, side: ServerSide, driver: str = "processes") -> None:
@@ -66,7 +68,7 @@ class ServerTraining(Keeper):
         self.node = side.make_node(self)
         self.shared, self.terms, self.run_id = side.shared, side.terms(side.shared), side.run_id()
         self.relay, network = plan.method.capabilities.peers, side.config.network
-        self.admit_late, self.metrics_port = network.admit_late, network.metrics_port
+        self.admit_late = network.admit_late
         self._live = ServerLive(self, driver)
 
     def attach(self, service: Service) -> None:
@@ -82,6 +84,9 @@ class ServerTraining(Keeper):
             self.remarks[record.party] = self.remarks.get(record.party, 0) + 1
             self.side.log.warning(record.text, party=record.party)
         elif isinstance(record, Measurement):
+            if node.evaluating_since:
+                past_span("evaluation", node.evaluating_since, update=record.update)
+                node.evaluating_since = 0
             clock_s = node.now / NANOSECONDS
             row = metrics_row(record, self.side.plan.training, clock_s, clock_s, node.traffic)
             self.rows.append(row)
@@ -190,6 +195,10 @@ class ServerTraining(Keeper):
             "rows": last.get("rows", ""),  # the rows that the value is of
             "parties": parties_now(node, last.get("staleness") or [], self.remarks),
         }
+
+    def measures(self) -> dict[str, Any]:
+        """Nothing beside the status."""
+        return {}
 
     def _fraction(self) -> float:
         """The finished share of the run, from 0 to 1."""

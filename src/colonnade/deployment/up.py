@@ -258,6 +258,8 @@ class FederationUp:
             "authority": str(certificates / "ca.pem"),
             "members": str(certificates / "members.toml"),
         }
+        if name != SERVER:
+            tables["network"].pop("metrics_port", None)  # the server has it: one port, one process
         tables.pop("methods", None)
         section = "server" if name == SERVER else "party"
         own = {"data": share} if rows is None else {"rows": sum(rows), "test_rows": rows[1]}

@@ -8,11 +8,12 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Iterable, Sequence
-from itertools import islice
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from itertools import islice, pairwise
 from pathlib import Path
 
-from colonnade.protocol.errors import CheckpointError
+from colonnade.protocol.errors import NotWritable
 
 __all__ = [
     "BINARY",
@@ -20,6 +21,8 @@ __all__ = [
     "DISK",
     "Disk",
     "lock_file",
+    "locked",
+    "make_room",
     "read_at",
     "replace_file",
     "sync_folder",
@@ -44,6 +47,11 @@ if sys.platform == "win32":
         with _position:
             os.lseek(file, LOCKED_BYTE, os.SEEK_SET)
             msvcrt.locking(file, msvcrt.LK_NBLCK, 1)
+
+    def _set_lock(file: int, held: bool) -> None:
+        with _position:
+            os.lseek(file, LOCKED_BYTE, os.SEEK_SET)
+            msvcrt.locking(file, msvcrt.LK_LOCK if held else msvcrt.LK_UNLCK, 1)
 
     def read_at(file: int, buffers: Sequence[memoryview], offset: int) -> int:
         """Fill the buffers from `offset` on; returns the number of bytes read."""
@@ -74,6 +82,9 @@ else:
     def try_lock(file: int) -> None:
         """Lock the file for this process; raises OSError if another process holds the lock."""
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+    def _set_lock(file: int, held: bool) -> None:
+        fcntl.flock(file, fcntl.LOCK_EX if held else fcntl.LOCK_UN)
 
     def sync_folder(folder: Path) -> None:
         """Sync the folder, so that renames and new names in it survive a power cut."""
@@ -159,7 +170,7 @@ def _write_all(disk: Disk, file: int, parts: list[bytes | memoryview], offset: i
 def lock_file(path: Path, patience_s: float = 0.0) -> int:
     """Lock a file, because two processes would corrupt one state; returns the descriptor.
 
-    Closing the descriptor unlocks, and so does the end of the process. Raises CheckpointError if another process still
+    Closing the descriptor unlocks, and so does the end of the process. Raises NotWritable if another process still
     holds the lock after `patience_s`.
     """
     end = time.monotonic() + patience_s
@@ -172,5 +183,23 @@ def lock_file(path: Path, patience_s: float = 0.0) -> int:
             if time.monotonic() >= end:
                 os.close(file)
                 advice = "another process uses this folder; stop it, or choose another folder"
-                raise CheckpointError(f"{path.parent}: {advice}") from None
+                raise NotWritable(f"{path.parent}: {advice}") from None
         time.sleep(0.2)
+
+
+@contextmanager
+def locked(file: int) -> Iterator[None]:
+    """Hold the file's lock while this context is open; waits for a process that holds it."""
+    _set_lock(file, True)
+    try:
+        yield
+    finally:
+        _set_lock(file, False)
+
+
+def make_room(path: Path, keep: int) -> None:
+    """Rename a full file: NAME.jsonl becomes NAME.1.jsonl, that one NAME.2.jsonl; at most `keep` old files stay."""
+    old = [path, *(path.with_name(f"{path.stem}.{number}{path.suffix}") for number in range(1, max(1, keep) + 1))]
+    for newer, older in reversed(list(pairwise(old))):
+        if newer.exists():
+            newer.replace(older)

@@ -9,7 +9,7 @@ from typing import Any
 from colonnade.drivers.files import BINARY, sync_folder, try_lock
 from colonnade.privacy.accountant import Account
 from colonnade.privacy.ledger import audit
-from colonnade.protocol.errors import CheckpointError
+from colonnade.protocol.errors import CheckpointError, NotWritable
 
 __all__ = ["LedgerFile", "read_ledger"]
 
@@ -41,7 +41,7 @@ class LedgerFile:
         try:
             try_lock(file)
         except OSError:
-            raise CheckpointError(f"{self.path}: another process writes this ledger; stop it first") from None
+            raise NotWritable(f"{self.path}: another process writes this ledger; stop it first") from None
 
     def read(self) -> bytes:
         return _content(self.path)
@@ -51,16 +51,16 @@ class LedgerFile:
         try:
             written = os.write(self._number, line)
         except OSError as error:
-            raise CheckpointError(f"{self.path}: cannot be written ({error.strerror}): nothing is uploaded") from None
+            raise NotWritable(f"{self.path}: cannot be written ({error.strerror}): nothing is uploaded") from None
         if written != len(line):
-            raise CheckpointError(f"{self.path}: only {written} of {len(line)} bytes were written: nothing is uploaded")
+            raise NotWritable(f"{self.path}: only {written} of {len(line)} bytes were written: nothing is uploaded")
 
     def sync(self) -> None:
         """Make all lines so far survive a power cut."""
         try:
             os.fsync(self._number)
         except OSError as error:
-            raise CheckpointError(f"{self.path}: cannot be synced ({error.strerror}): nothing is uploaded") from None
+            raise NotWritable(f"{self.path}: cannot be synced ({error.strerror}): nothing is uploaded") from None
 
     def cut_back(self, size: int) -> None:
         """Keep only the first `size` bytes."""

@@ -44,6 +44,9 @@ class Answering(Protocol):
     def admit(self, authorization: str) -> str:
         """Return the caller's name; raise Refused for a header without a valid token."""
 
+    def probe(self, method: str, path: str) -> tuple[int, bytes] | None:
+        """Code and JSON for a probe, which needs no token; None for other requests."""
+
     async def answer(self, caller: str, method: str, path: str, body: bytes) -> bytes:
         """Return the JSON answer; raise Refused."""
 
@@ -247,6 +250,9 @@ class Connections:
         async with asyncio.timeout(patience_s):
             request = await line.next_event()
         assert isinstance(request, h11.Request)
+        if probed := self._behind.probe(request.method.decode("ascii", "replace"), _path(request)):
+            await line.send(*probed, {"Connection": "close"})
+            return False
         caller = ""
         try:
             caller = self._behind.admit(_authorization(request))
@@ -276,8 +282,8 @@ class Connections:
                 body = await line.body(self._bounds.max_body_bytes)
         except TimeoutError:
             raise Refused(408, f"no body within {self._bounds.request_s:g} s (predict.request_s)", "silent") from None
-        path = request.target.partition(b"?")[0].decode("ascii", "replace")
-        content = await self._behind.answer(caller, request.method.decode("ascii", "replace"), path, body)
+        method = request.method.decode("ascii", "replace")
+        content = await self._behind.answer(caller, method, _path(request), body)
         await line.send(200, content, {})
 
     async def _refuse(self, line: _Line, caller: str, refusal: Refused) -> None:
@@ -291,6 +297,10 @@ class Connections:
             with contextlib.suppress(Refused, EOFError, TimeoutError):
                 async with asyncio.timeout(self._bounds.request_s):
                     await line.body(self._bounds.max_body_bytes)
+
+
+def _path(request: "h11.Request") -> str:
+    return request.target.partition(b"?")[0].decode("ascii", "replace")
 
 
 def _authorization(request: "h11.Request") -> str:

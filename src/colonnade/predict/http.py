@@ -3,8 +3,9 @@
     POST /predict   {"ids": ["17", "42"]}   →  {"classes": [...], "answers": [{"id", "prediction", "probabilities",
                     "parties", "cached", "fallback", "refused"}, ...]}, one for each id, in their order
     GET  /status    which parties are connected, and which have a fallback
+    GET  /healthz   200 while the server runs; /readyz: 200 if it can answer, else 503
 
-Both need `Authorization: Bearer TOKEN`. Ids and tokens are never logged.
+The first two need `Authorization: Bearer TOKEN`. Ids and tokens are never logged.
 """
 
 import ipaddress
@@ -47,6 +48,9 @@ class Predictor(Protocol):
     def status(self) -> dict[str, Any]:
         """The server's status."""
 
+    def unready(self) -> list[str]:
+        """Why the server cannot make progress now."""
+
 
 class _Question(msgspec.Struct, forbid_unknown_fields=True):
     ids: list[str]
@@ -74,6 +78,13 @@ class Front:
         if token.expires <= time.time():
             raise _unknown(f"the token of {token.name} has expired: make a new one", "expired token")
         return token.name
+
+    def probe(self, method: str, path: str) -> tuple[int, bytes] | None:
+        """Answer a probe, which needs no token and learns no more than yes or no; None for other requests."""
+        if method != "GET" or path not in ("/healthz", "/readyz"):
+            return None
+        well = path == "/healthz" or not self._predictor.unready()
+        return (200, b'{"ok":true}') if well else (503, b'{"ok":false}')
 
     async def answer(self, caller: str, method: str, path: str, body: bytes) -> bytes:
         """Return the JSON answer; raise Refused."""

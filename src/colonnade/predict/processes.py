@@ -40,10 +40,10 @@ from colonnade.drivers.checkpoints import Checkpoints
 from colonnade.drivers.files import replace_file
 from colonnade.drivers.processes.certificate_files import pem, read, read_key
 from colonnade.drivers.processes.logs import Once
-from colonnade.drivers.processes.metrics import serve_metrics
 from colonnade.drivers.processes.node import Keeper, Node
 from colonnade.drivers.processes.node_without_journal import NodeWithoutJournal
 from colonnade.drivers.processes.service import Service
+from colonnade.drivers.processes.spans import span
 from colonnade.drivers.processes.wire import Bye, End, Hello, Position
 from colonnade.predict.answering import AnsweringNode
 from colonnade.predict.audit import Audit
@@ -79,12 +79,13 @@ class _BehindTheDoor:
 
     ask: Callable[[list[str], str], Coroutine[Any, Any, dict[str, Any]]]
     status: Callable[[], dict[str, Any]]
+    unready: Callable[[], list[str]]
 
 
 class ServerPrediction(Keeper):
     """The server after the training: its network, its parties and its HTTP endpoint."""
 
-    admit_late, metrics_port = True, None  # `serving` serves the metrics: only they name the callers
+    aim, admit_late = "predictions", True
 
     def __init__(self, side: ServerSide) -> None:
         self.side, plan, own = side, side.plan, side.config.predict
@@ -115,7 +116,11 @@ class ServerPrediction(Keeper):
         self._complaints = Once(side.log)
 
     def attach(self, service: Service) -> None:
-        """Do nothing: the service is not needed."""
+        """Keep the service, which knows whether the host can make progress."""
+        self._service = service
+
+    def _unready(self) -> list[str]:
+        return self._service.unready()
 
     def opened(self) -> None:
         """Make the folder for the endpoint's files and the parties' means."""
@@ -156,24 +161,27 @@ class ServerPrediction(Keeper):
         began = self.node.clock()
         places: dict[str, int] = {}
         copies = [places.setdefault(text, len(places)) for text in texts]
-        self.node.tell(Asked(self._number, list(places), here))
-        found = await waiting
+        with span("prediction", rows=len(ids)):
+            self.node.tell(Asked(self._number, list(places), here))
+            found = await waiting
         computed = Computed(found.number, found.values[copies], found.blocks[copies], found.away)
         self.answered += len(ids)
         spent_ms = round((self.node.clock() - began) * 1000 / NANOSECONDS, 1)
         away = ",".join(computed.away) or "none"
-        self.side.log.info("answered", caller=caller, ids=len(ids), away=away, ms=spent_ms)
-        return answers_of(ids, computed, self.side.parties, self.side.share.task)
+        answers = answers_of(ids, computed, self.side.parties, self.side.share.task)
+        without = sum(answer["refused"] is not None for answer in answers["answers"])
+        fields = {"ids": len(ids), "without_answer": without, "away": away, "ms": spent_ms}
+        self.side.log.info("answered", caller=caller, **fields)
+        return answers
 
     @asynccontextmanager
     async def serving(self, address: str, status: Callable[[], dict[str, Any]]) -> AsyncIterator[None]:
-        """Open the HTTP endpoint and the metrics. When it closes, waiting questions fail with Closed."""
+        """Open the HTTP endpoint. When it closes, waiting questions fail with Closed."""
         config, log = self.side.config, self.side.log
         own, tls = config.predict, _tls(self.side, self._folder / "certificate.pem")
-        front = Front(_BehindTheDoor(self.ask, status), Tokens(self._folder), self.callers, own.max_ids, log)
+        behind = _BehindTheDoor(self.ask, status, self._unready)
+        front = Front(behind, Tokens(self._folder), self.callers, own.max_ids, log)
         door = HttpDoor(front, own.http, _bounds(config), tls)
-        port = config.network.metrics_port
-        stop_metrics = serve_metrics(port, self._measures(status)) if port is not None else lambda: None
         try:
             where = door.open()
             replace_file(self._folder / "http", [where.encode()])
@@ -185,16 +193,10 @@ class ServerPrediction(Keeper):
                     waiting.set_exception(Closed())
             (self._folder / "http").unlink(missing_ok=True)
             await door.close()
-            stop_metrics()
 
-    def _measures(self, status: Callable[[], dict[str, Any]]) -> Callable[[], dict[str, Any]]:
-        """The status with the callers' names, for the thread of the metrics."""
-        loop = asyncio.get_running_loop()
-
-        async def ask() -> dict[str, Any]:
-            return status() | {"callers": self.callers.by_name()}
-
-        return lambda: asyncio.run_coroutine_threadsafe(ask(), loop).result(timeout=5)
+    def measures(self) -> dict[str, Any]:
+        """The callers' names and counts: only the metrics name the callers."""
+        return {"callers": self.callers.by_name()}
 
     def status(self, pace: Pace) -> dict[str, Any]:
         """For the live table and for HTTP callers."""
@@ -233,6 +235,8 @@ class ServerPrediction(Keeper):
 
 class PartyPrediction(Keeper):
     """A party after the training: its network, its rows by id, and its audit of the questions."""
+
+    aim = "predictions"
 
     def __init__(self, side: PartySide) -> None:
         self.side, config, plan = side, side.config, side.plan

@@ -268,6 +268,19 @@ class Guard:
     def close(self) -> None:
         self.ledger.close()
 
+    @property
+    def epsilon(self) -> float | None:
+        """ε spent so far, at the budget's δ or, without a budget, at privacy.delta; None if nothing is accounted."""
+        if not self.on:
+            return None
+        delta = self.settings.delta if self._budget is None else self._budget.delta
+        return float(epsilon_of(self.ledger.account.mu, delta))
+
+    @property
+    def epsilon_budget(self) -> float | None:
+        """The ε of the budget; None without one."""
+        return None if self._budget is None else self._budget.epsilon
+
     def summary(self) -> PrivacySpent | None:
         """μ, ε and δ, and the paper's claim beside them; None if nothing is accounted."""
         if not self.on:

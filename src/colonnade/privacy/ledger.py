@@ -2,7 +2,7 @@
 
     line 0      the terms: party, mechanism, clip, noise, δ, numbers of rows
     line n      {"n", "time", "what", "mechanism", "rows", "sensitivity", "noise", "mu", …, "hash"}
-    hash        sha256(hash of the line before ‖ the line without its hash, as JSON with sorted keys)
+    hash        see `protocol.chain`
 
 Of a run that continues another one, line 0 also holds `earlier`: what the costliest record of the earlier run had
 paid, with the receipt of that ledger's last line. A record may be in both runs, so the new account begins there.
@@ -15,7 +15,6 @@ A driver passes in the lines as a port (`protocol.ports.Lines`). This module cha
 """
 
 import base64
-import hashlib
 import json
 import zlib
 from contextlib import AbstractContextManager, nullcontext
@@ -25,6 +24,7 @@ from typing import Any
 import numpy as np
 
 from colonnade.privacy.accountant import Account, Part
+from colonnade.protocol.chain import START, chained, follows, parse_receipt, receipt_of
 from colonnade.protocol.errors import CheckpointError
 from colonnade.protocol.messages import Array
 from colonnade.protocol.ports import Lines
@@ -32,7 +32,6 @@ from colonnade.protocol.ports import Lines
 __all__ = ["Earlier", "Ledger", "account_of", "audit", "earlier_of", "pack_rows"]
 
 FORMAT = 1
-_START = "0" * 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,11 +62,6 @@ def _unpack_rows(text: str) -> Array:
     return np.frombuffer(zlib.decompress(base64.b64decode(text)), "<i4")
 
 
-def _hash(before: str, line: dict[str, Any]) -> str:
-    text = json.dumps({key: value for key, value in line.items() if key != "hash"}, sort_keys=True)
-    return hashlib.sha256((before + text).encode()).hexdigest()
-
-
 class Ledger:
     """A party's releases; in memory until `keep` provides durable lines."""
 
@@ -83,13 +77,8 @@ class Ledger:
         self._kinds: dict[str, tuple[int, int]] = {}
         self._times = {part: np.zeros(self.terms[f"{part}_rows"], np.int64) for part in ("train", "test")}
         self._of_any = 0
-        for line in lines or [self._line(0, _START, dict(self.terms))]:
+        for line in lines or [chained(0, START, dict(self.terms))]:
             self._note(line)
-
-    @staticmethod
-    def _line(number: int, before: str, content: dict[str, Any]) -> dict[str, Any]:
-        line = {"n": number, **content}
-        return line | {"hash": _hash(before, line)}
 
     def _note(self, line: dict[str, Any]) -> None:
         if line["n"]:
@@ -137,7 +126,7 @@ class Ledger:
             self._begin(found)
             lines.cut_back(ends[-1])  # this line was cut off during its write, so its message never left
         else:
-            self._write(self._line(0, _START, dict(self.terms)))
+            self._write(chained(0, START, dict(self.terms)))
             lines.sync()
 
     def _check_terms(self, name: str, first: dict[str, Any]) -> None:
@@ -178,12 +167,12 @@ class Ledger:
             }
             if of is not None:
                 content |= {"part": part, "of": pack_rows(of)}
-            line = self._line(len(self._hashes), self._hashes[-1], content)
+            line = chained(len(self._hashes), self._hashes[-1], content)
             self._write(line)
             if durable and self._lines is not None:
                 self._lines.sync()
             self._note(line)
-            return f"{line['n']}:{line['hash']}"
+            return receipt_of(line)
 
     def _write(self, line: dict[str, Any]) -> None:
         if self._lines is not None:
@@ -232,10 +221,10 @@ class Ledger:
 
 
 def _parse(receipt: str) -> tuple[int, str]:
-    number, _, found = receipt.partition(":")
-    if not number.isdecimal() or len(found) != 64:
+    found = parse_receipt(receipt)
+    if found is None:
         raise CheckpointError(f"{receipt!r:.80} is not a receipt of a ledger")
-    return int(number), found
+    return found
 
 
 def account_of(terms: dict[str, Any]) -> Account:
@@ -266,7 +255,7 @@ def _parse_lines(data: bytes, name: str) -> tuple[list[dict[str, Any]], list[int
     """All complete lines, checked, and the byte positions at which they end."""
     lines: list[dict[str, Any]] = []
     ends: list[int] = []
-    before, end = _START, 0
+    before, end = START, 0
     for text in data.splitlines(keepends=True):
         if not text.endswith(b"\n"):
             break
@@ -282,7 +271,7 @@ def _parse_lines(data: bytes, name: str) -> tuple[list[dict[str, Any]], list[int
 def _checked(name: str, number: int, text: bytes, before: str) -> dict[str, Any]:
     try:
         line = json.loads(text)
-        fits = line["n"] == number and line["hash"] == _hash(before, line)
+        fits = follows(line, number, before)
         known = number > 0 or (line["ledger"] == FORMAT and {"train_rows", "test_rows", "local_updates"} <= line.keys())
     except (ValueError, KeyError, TypeError, AttributeError):
         fits = known = False

@@ -5,7 +5,8 @@ ColonnadeError
 ├── DataError                the data themselves: names party, column and row if it can
 ├── ModelError               a model that cannot be built or does not fit
 ├── CheckpointError          a checkpoint or run folder that cannot be used
-│   └── DamagedFile          its content is not what was written: an earlier checkpoint may serve
+│   ├── DamagedFile          its content is not what was written: an earlier checkpoint may serve
+│   └── NotWritable          a file that cannot be written now: a full disk, or another process has it
 ├── TrainingDiverged         the numbers left the finite range
 │   └── PartyDiverged        one party says so, and the run needs that party
 ├── MissingExtra             packages that an extra installs: names the extra
@@ -14,7 +15,12 @@ ColonnadeError
     ├── LocalProtocolError   this side broke the contract: a bug here
     └── RemoteProtocolError  the peer broke the contract: names the peer
         └── CodecError       a frame that cannot be decoded
+
+`exit_code` is what a command returns: 1 if the run ended without a result, 2 if starting again without a change would
+fail again, 3 if the cause may pass.
 """
+
+from typing import ClassVar
 
 from colonnade.protocol.foreign import harmless
 
@@ -28,6 +34,7 @@ __all__ = [
     "LocalProtocolError",
     "MissingExtra",
     "ModelError",
+    "NotWritable",
     "PartyDiverged",
     "ProtocolError",
     "RemoteProtocolError",
@@ -38,6 +45,8 @@ __all__ = [
 
 class ColonnadeError(Exception):
     """The base of all errors that a user can act on."""
+
+    exit_code: ClassVar[int] = 2
 
 
 class ConfigError(ColonnadeError):
@@ -67,8 +76,16 @@ class DamagedFile(CheckpointError):
     """A file whose checksum does not fit its content. The caller may try an earlier checkpoint."""
 
 
+class NotWritable(CheckpointError):
+    """A file that cannot be written now. When the disk has room, or the other process has ended, it can be."""
+
+    exit_code: ClassVar[int] = 3
+
+
 class TrainingDiverged(ColonnadeError):
     """Losses or weights left the range of finite numbers."""
+
+    exit_code: ClassVar[int] = 1
 
 
 class PartyDiverged(TrainingDiverged):
@@ -102,9 +119,13 @@ class MissingExtra(ColonnadeError):
 class WorkerLost(ColonnadeError):
     """A worker process is gone, and the roles that it held with it."""
 
+    exit_code: ClassVar[int] = 3
+
 
 class ProtocolError(ColonnadeError):
     """A broken rule in the conversation between roles."""
+
+    exit_code: ClassVar[int] = 3
 
 
 class LocalProtocolError(ProtocolError):

@@ -80,6 +80,14 @@ class Releases(Protocol):
     def is_kept(self) -> bool:
         """Whether releases are written to lines that outlive the process."""
 
+    @property
+    def epsilon(self) -> float | None:
+        """ε spent so far; None if releases are not accounted."""
+
+    @property
+    def epsilon_budget(self) -> float | None:
+        """The ε of the party's budget; None without a budget."""
+
     def keep(self, lines: Lines) -> None:
         """Write every release to these lines before it leaves; the releases they already hold count."""
 

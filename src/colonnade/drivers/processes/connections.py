@@ -25,7 +25,7 @@ from urllib.parse import unquote
 if sys.platform != "win32":
     import resource
 
-__all__ = ["Connections", "connections_allowed", "descriptors_left", "raise_descriptor_limit"]
+__all__ = ["Connections", "connections_allowed", "descriptors_left", "open_descriptors", "raise_descriptor_limit"]
 
 LOOK_S, LOOK_OFTEN_S = 0.25, 0.05  # the second if an address has too many
 RESERVE = 128  # descriptors for files and for connections of other kinds
@@ -48,7 +48,7 @@ def connections_allowed(wanted: int) -> int:
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft == resource.RLIM_INFINITY:
         return wanted
-    return max(1, min(wanted, soft - len(_open_descriptors()) - min(RESERVE, soft // 4)))
+    return max(1, min(wanted, soft - len(open_descriptors()) - min(RESERVE, soft // 4)))
 
 
 def descriptors_left() -> bool:
@@ -144,7 +144,7 @@ class Connections:
         """Find the connections of the port among all descriptors. Most are known from the last time."""
         found: dict[int, _Connection | None] = {}
         numbers: dict[int, int] = {}
-        for descriptor in _open_descriptors():
+        for descriptor in open_descriptors():
             try:
                 status = os.fstat(descriptor)
             except OSError:
@@ -176,7 +176,8 @@ class Connections:
                 sock.shutdown(socket.SHUT_RDWR)
 
 
-def _open_descriptors() -> list[int]:
+def open_descriptors() -> list[int]:
+    """The descriptors of this process; [] if the system gives no list."""
     try:
         return [int(entry.name) for entry in os.scandir(_DESCRIPTORS)]
     except OSError:

@@ -27,6 +27,7 @@ from colonnade.drivers.processes.service import (
     channel_options,
     until_it_ends,
 )
+from colonnade.drivers.processes.spans import span
 from colonnade.drivers.processes.switchboard import Switchboard
 from colonnade.drivers.processes.wire import (
     Bye,
@@ -55,9 +56,13 @@ SERVER_NAME = "server"  # in the server's certificate, on any host
 class ServerGone(ColonnadeError):
     """The server could not be reached for longer than `give_up_s`."""
 
+    exit_code = 3
+
 
 class FinalRefusal(RemoteProtocolError):
     """The server does not admit this party, and trying again is useless."""
+
+    exit_code = 2
 
 
 class NotYet(Exception):
@@ -130,8 +135,10 @@ class Dialler:
         async with open_channel(self._identity, self._address, self._node.limits, self._certificate) as channel:
             call = channel.stream_stream(f"/{SERVICE}/{JOIN}")()
             try:
-                await call.write(control(Kind.HELLO, self._hello(self._instance, self._server.conversation.position())))
-                welcome = await self._welcome(call)
+                with span("connect"):
+                    position = self._server.conversation.position()
+                    await call.write(control(Kind.HELLO, self._hello(self._instance, position)))
+                    welcome = await self._welcome(call)
                 return await self._converse(call, welcome)
             except TimeoutError:
                 return "no answer to the hello"

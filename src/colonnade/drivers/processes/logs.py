@@ -1,11 +1,17 @@
-"""Logs: one line per change of state, as text or JSON. They never contain a data value."""
+"""Logs: one line per change of state, as text or JSON. They never contain a data value.
+
+Some events also go to the audit log, if there is one (see `audit`).
+"""
 
 import logging
 import sys
 import time
+from collections import Counter
 from collections.abc import Callable
+from io import TextIOBase
 from typing import Any, TextIO
 
+from colonnade.drivers.processes.audit import AUDITED, AuditLog
 from colonnade.protocol.foreign import harmless
 from colonnade.protocol.strict_json import to_json
 
@@ -18,9 +24,13 @@ _LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARN
 class Log:
     """Writes lines, for example `log.info("party lost", peer="bank", after_s=10)`."""
 
-    def __init__(self, role: str, *, as_json: bool = False, level: str = "info", stream: TextIO | None = None) -> None:
+    def __init__(
+        self, role: str, *, as_json: bool = False, level: str = "info", stream: TextIO | TextIOBase | None = None
+    ) -> None:
         self.role, self._json, self._level = role, as_json, _LEVELS[level]
-        self.stream = stream or sys.stderr
+        self.stream: TextIO | TextIOBase = stream or sys.stderr
+        self.audit: AuditLog | None = None
+        self.limited: list[Once] = []  # those that write here
         self.tap: Callable[[str, str, dict[str, Any]], None] | None = None  # gets each line: level, event and fields
 
     def debug(self, what: str, **fields: Any) -> None:
@@ -39,7 +49,24 @@ class Log:
         """Log something that ends this node."""
         self._write(logging.ERROR, what, fields)
 
+    def audited(self, what: str, **fields: Any) -> None:
+        """Write only to the audit log."""
+        if self.audit is not None:
+            self.audit.note(what, fields)
+
+    def close_audit(self) -> None:
+        """Write how often audited events were counted but not written, and close the audit log."""
+        for once in self.limited:
+            for what, count in once.take_unwritten().items():
+                if what in AUDITED:
+                    self.audited(what, repeated=count)
+        if self.audit is not None:
+            self.audit.close()
+            self.audit = None
+
     def _write(self, level: int, what: str, fields: dict[str, Any]) -> None:
+        if what in AUDITED:
+            self.audited(what, **fields)
         name = logging.getLevelName(level).lower()
         if self.tap is not None:
             self.tap(name, what, fields)
@@ -55,7 +82,8 @@ class Log:
             words = " ".join(f"{key}={_short(value)}" for key, value in fields.items())
             clock, event = time.strftime("%H:%M:%S", time.localtime(now)), harmless(what, LONGEST_LINE)
             line = f"{clock} {name:7} {self.role}: {event} {words}".rstrip()
-        print(line, file=self.stream, flush=True)
+        self.stream.write(line + "\n")  # at once: a log file may rotate between two writes
+        self.stream.flush()
 
 
 def _short(value: Any) -> str:
@@ -78,9 +106,11 @@ class Once:
 
     def __init__(self, log: Log, every_s: float = 60.0) -> None:
         self._log, self._every_s = log, every_s
-        self._seen: dict[str, tuple[float, int]] = {}
+        self._seen: dict[tuple[str, str], tuple[float, int]] = {}
         self._since, self._lines = time.monotonic(), 0
         self._changes: dict[tuple[str, str], tuple[float, int]] = {}  # since when, and how many
+        self._unwritten: Counter[str] = Counter()  # complaints for which there was no room
+        log.limited.append(self)
 
     def info(self, what: str, *, peer: str, **fields: Any) -> None:
         """Log a change of a peer, or only count it if there are too many."""
@@ -97,19 +127,34 @@ class Once:
 
     def warning(self, what: str, **fields: Any) -> None:
         """Log the complaint, or only count it."""
-        key = repr((what, fields))
+        key = what, repr(fields)
         now = time.monotonic()
         written, count = self._seen.get(key, (-self._every_s - 1, 0))
         if now - written < self._every_s:
             self._seen[key] = (written, count + 1)
             return
         if not self._room_for_a_line(now):
+            self._unwritten[what] += 1
             return
         if len(self._seen) >= self.MAX_KEYS:
-            self._seen.clear()
+            self._forget_seen()
         self._seen[key] = (now, 0)
         again = {"repeated": count} if count else {}
         self._log.warning(what, **fields, **again)
+
+    def take_unwritten(self) -> Counter[str]:
+        """How often each event was counted and not written so far; counts from zero again."""
+        self._forget_seen()
+        for (what, _), (_, count) in self._changes.items():
+            self._unwritten[what] += max(0, count - self.MAX_CHANGES)
+        self._changes.clear()
+        found, self._unwritten = +self._unwritten, Counter()
+        return found
+
+    def _forget_seen(self) -> None:
+        for (what, _), (_, count) in self._seen.items():
+            self._unwritten[what] += count
+        self._seen.clear()
 
     def _room_for_a_line(self, now: float) -> bool:
         if now - self._since >= self._every_s:

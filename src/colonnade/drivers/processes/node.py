@@ -33,6 +33,7 @@ from colonnade.drivers.processes.journal import (
 from colonnade.drivers.processes.limits import Limits
 from colonnade.drivers.processes.logs import Log, Once
 from colonnade.drivers.processes.peer import FarPeer, Peer
+from colonnade.drivers.processes.spans import past_span, span, spans_on
 from colonnade.drivers.processes.wire import News, seal_message
 from colonnade.drivers.row_file import FileStorage
 from colonnade.drivers.simulator.checkpoint import work_in, work_out
@@ -43,6 +44,7 @@ from colonnade.protocol.errors import (
     DamagedFile,
     DataError,
     LocalProtocolError,
+    NotWritable,
     PartyDiverged,
     RemoteProtocolError,
     TrainingDiverged,
@@ -122,6 +124,8 @@ class Node:
     ) -> None:
         self.role, self.folder, self.limits, self.log = role, folder, limits, log
         self.guard = role.guard if isinstance(role, Releasing) else None
+        self.evaluating_since = 0  # the time of day of an evaluation's first message, for its span; 0: none
+        self._update, self._updated_at = 0, 0  # the last update, for its span
         self._storing = role if isinstance(role, Storing) else None
         if self._storing is not None:
             self._storing.open(FileStorage())  # for `read`, which needs no table
@@ -159,7 +163,7 @@ class Node:
         self._clock_base = 0
         self._lock: int | None = None
         self.replayed = 0
-        self._save_by, self._log_bytes = 0.0, 0.0
+        self._save_by, self._log_bytes, self._saved_at = 0.0, 0.0, 0.0
         self._plan_checkpoint(0)
 
     # Starting and stopping
@@ -303,8 +307,9 @@ class Node:
         self._journals += 1
         self._journal = self._new_journal(self._read_up_to if old is None else old.end)
         self._start = CONTINUED
-        saved = self._save()
-        size = self._checkpoints.write(saved)
+        with span("checkpoint"):
+            saved = self._save()
+            size = self._checkpoints.write(saved)
         if self._storing is not None:
             self._storing.checkpointed(saved["role"])
         if old is not None:
@@ -475,7 +480,7 @@ class Node:
                 self._shorten_log()
                 raise  # ends the peer's stream
         except OSError as error:
-            self.fail(CheckpointError(f"{self.role.name}: cannot write beside {self.folder}: {error}"))
+            self.fail(NotWritable(f"{self.role.name}: cannot write beside {self.folder}: {error}"))
         except Exception as error:
             self.fail(error)
 
@@ -497,8 +502,19 @@ class Node:
             return False
         return due
 
+    @property
+    def journal_bytes(self) -> int:
+        """The size of the journal in use."""
+        return 0 if self._journal is None else self._journal.size
+
+    @property
+    def checkpoint_age_s(self) -> float:
+        """Seconds since the last checkpoint, or since the node was made."""
+        return time.monotonic() - self._saved_at
+
     def _plan_checkpoint(self, checkpoint_bytes: int) -> None:
-        self._save_by = time.monotonic() + self.limits.checkpoint_s
+        self._saved_at = time.monotonic()
+        self._save_by = self._saved_at + self.limits.checkpoint_s
         self._log_bytes = max(self.limits.max_log_mb * 2**20, 2 * checkpoint_bytes)
 
     def _handle(self, record: Record) -> None:
@@ -517,9 +533,19 @@ class Node:
             raise
         for effect in effects:
             self._perform(effect)
+        if spans_on() and self._loop is not None:
+            self._trace_update()
         seconds = time.monotonic() - start
         if seconds > SLOW_HANDLER_S and self._loop is not None:
             self.log.debug("slow handler", of=type(event).__name__, ms=round(seconds * 1000, 1))
+
+    def _trace_update(self) -> None:
+        """Make a span for each update: from the one before it until now."""
+        update, now = self.keeper.update() or 0, time.time_ns()
+        if update != self._update:
+            if self._updated_at:
+                past_span("update", self._updated_at, update=update)
+            self._update, self._updated_at = update, now
 
     def _take_note(self, record: Record) -> bytes:
         """Update the node's own state for an event; returns the event's name for the trace."""
@@ -579,6 +605,7 @@ class Node:
             if not all_finite(array):
                 raise _diverged(self.role.name, message)
         if evaluation:
+            self.evaluating_since = self.evaluating_since or time.time_ns()
             self._count_evaluation(peer, frame.size)
         elif peer.far:
             self.traffic.count_between(type(message).__name__, frame.size)

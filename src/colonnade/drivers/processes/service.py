@@ -13,7 +13,7 @@ import contextlib
 import secrets
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
 import grpc
@@ -22,11 +22,13 @@ import msgspec
 from colonnade.drivers.processes.certificates import Identity, fingerprint
 from colonnade.drivers.processes.connections import Connections, connections_allowed, raise_descriptor_limit
 from colonnade.drivers.processes.conversation import NEVER_MET
+from colonnade.drivers.processes.grpc_health import HealthService
 from colonnade.drivers.processes.logs import Once
 from colonnade.drivers.processes.members import Members
 from colonnade.drivers.processes.node import Node
 from colonnade.drivers.processes.peer import Peer, Stream
 from colonnade.drivers.processes.relay import Relay
+from colonnade.drivers.processes.spans import span
 from colonnade.drivers.processes.timeline import Attendance
 from colonnade.drivers.processes.wire import (
     ENVELOPE_BYTES,
@@ -146,6 +148,8 @@ class Service:
         self.news: dict[str, News] = {}  # the newest of each party
         self._news_at: dict[str, float] = {}
         self.live: Callable[[int], dict[str, Any]] | None = None  # what a page shows; the argument: see `Question`
+        self.unready: Callable[[], list[str]] = list  # why the host cannot make progress now
+        self.health_changed: Callable[[], Awaitable[object]] = asyncio.Event().wait  # for Watch; the host sets both
         self._end: bytes | None = None  # once training is over: the END frame for all
         self._server: Any = None
 
@@ -167,7 +171,14 @@ class Service:
             # A stream of one request: gRPC would wait for a single request without a limit, and without telling.
             STATUS: grpc.stream_stream_rpc_method_handler(self._answer_status),
         }
-        self._server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, handlers),))
+        health = HealthService(
+            (SERVICE,),
+            lambda context: self._asked(context, "the health"),
+            lambda: not self.unready(),
+            lambda: self.health_changed(),  # noqa: PLW0108 - the host sets it later
+        )
+        handler = grpc.method_handlers_generic_handler(SERVICE, handlers)
+        self._server.add_generic_rpc_handlers((handler, health.handler()))
         # gRPC asks for the certificate at every handshake, so a renewed one needs no new socket.
         credentials = grpc.dynamic_ssl_server_credentials(self._shows(), self._renewed, True)
         self._exclude()
@@ -286,14 +297,16 @@ class Service:
         if not self._admits_call(name, context):
             return  # without an answer: such a caller must not keep others out
         try:
-            peer = self._known(name, context)
-            hello = await self._hello(name, context)
-            self._admits_join(peer)
-            await self._admit(peer, hello)
+            with span("join"):
+                peer = self._known(name, context)
+                hello = await self._hello(name, context)
+                self._admits_join(peer)
+                await self._admit(peer, hello)
             await self._converse(peer, hello, context)
         except Refused as refusal:
             await self._refuse(name, refusal, context)
         except RemoteProtocolError as error:
+            self._node.refused["protocol"] += 1
             await self._refuse(name, Refused(error.cause), context)
         except (TimeoutError, grpc.aio.AioRpcError, grpc.aio.UsageError, grpc.aio.InternalError):
             self._node.refused["handshake"] += 1
@@ -314,8 +327,10 @@ class Service:
             raise Refused(f"{name!r} is not on the list of parties")
         self._check_pin(peer, _certificate(context))
         if peer.standing.given_up:
+            self._node.refused["given up"] += 1
             raise Refused(peer.standing.given_up)
         if self._end is None and (cause := peer.standing.kept_out()):
+            self._node.refused["debts"] += 1
             raise Refused(cause, final=False)  # at the end it may come in and hear of it
         return peer
 
@@ -372,6 +387,7 @@ class Service:
         until = time.monotonic() + self._node.limits.handshake_s
         while peer.stream is not None:
             if self._instances.get(peer.name) != hello.instance or time.monotonic() > until:
+                self._node.refused["second stream"] += 1
                 raise Refused(f"{peer.name!r} is connected already", final=False)
             peer.stream.drop("the party has connected again")
             await asyncio.sleep(0.005)
@@ -399,6 +415,7 @@ class Service:
                 self.relay.connected(peer.name, stream)
             cause = await until_it_ends(stream, self._read(peer, stream, context))
         except RemoteProtocolError as error:
+            node.refused["messages"] += 1
             given_up = node.refuse(peer, error.cause)
             raise Refused(given_up or error.cause, final=bool(given_up)) from None
         finally:
@@ -467,18 +484,7 @@ class Service:
     # Questions
 
     async def _answer_status(self, _requests: object, context: Any) -> None:
-        name = _common_name(context)
-        if not self._admits_call(name, context):
-            await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, TOO_MANY)
-        if not self._is_member(name, context):
-            self._count("strangers", peer=name, host=_host(context), cause="asked for the status, but is not a member")
-            await context.abort(grpc.StatusCode.PERMISSION_DENIED, f"{name!r} is not a member")
-        try:
-            async with asyncio.timeout(REQUEST_S):
-                asked = await context.read()
-        except TimeoutError:
-            self._count("handshake", peer=name, host=_host(context), cause="asked for the status, but sent no request")
-            await context.abort(grpc.StatusCode.DEADLINE_EXCEEDED, "no request came")
+        asked, name = await self._asked(context, "the status"), _common_name(context)
         try:
             more = self.live(read_question(asked, name).since) if asked and self.live is not None else {}
         except CodecError as error:
@@ -486,6 +492,22 @@ class Service:
             await context.abort(grpc.StatusCode.INVALID_ARGUMENT, error.cause)
         await context.write(msgspec.json.encode(self._status() | more))
         asyncio.get_running_loop().call_later(FAREWELL_S, self._cut_if_open, context)
+
+    async def _asked(self, context: Any, what: str) -> bytes:
+        """The request of a member; ends the call of any other caller, and of one that sends no request."""
+        name = _common_name(context)
+        if not self._admits_call(name, context):
+            await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, TOO_MANY)
+        if not self._is_member(name, context):
+            self._count("strangers", peer=name, host=_host(context), cause=f"asked for {what}, but is not a member")
+            await context.abort(grpc.StatusCode.PERMISSION_DENIED, f"{name!r} is not a member")
+        try:
+            async with asyncio.timeout(REQUEST_S):
+                data = await context.read()
+        except TimeoutError:
+            self._count("handshake", peer=name, host=_host(context), cause=f"asked for {what}, but sent no request")
+            await context.abort(grpc.StatusCode.DEADLINE_EXCEEDED, "no request came")
+        return b"" if data is grpc.aio.EOF else data
 
 
 async def until_it_ends(stream: Stream, reading: Any) -> str:

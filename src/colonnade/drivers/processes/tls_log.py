@@ -10,6 +10,7 @@ import re
 import sys
 import threading
 import time
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
@@ -47,16 +48,18 @@ def _clock(cause: str) -> dict[str, str]:
 
 
 @contextmanager
-def tls_refusals_to(log: Log) -> Iterator[None]:
-    """While this context is open, log refused handshakes: each kind once, with its count."""
+def tls_refusals_to(log: Log, refused: Counter[str] | None = None) -> Iterator[None]:
+    """While this context is open, log refused handshakes, each kind once with its count; `refused` counts all."""
     complaints = Once(log)
     original = os.dup(2)
-    log.stream = open(original, "w", encoding="utf-8", closefd=False)  # noqa: SIM115
+    before = log.stream
+    if before is sys.stderr:
+        log.stream = open(original, "w", encoding="utf-8", closefd=False)  # noqa: SIM115
     read_end, write_end = os.pipe()
     sys.stderr.flush()
     os.dup2(write_end, 2)
     os.close(write_end)
-    reader = threading.Thread(target=_pass_on, args=(read_end, original, complaints), daemon=True)
+    reader = threading.Thread(target=_pass_on, args=(read_end, original, complaints, refused), daemon=True)
     reader.start()
     said, logger = _Said(complaints), logging.getLogger("grpc")
     logger.addHandler(said)
@@ -69,7 +72,7 @@ def tls_refusals_to(log: Log) -> Iterator[None]:
         sys.stderr.flush()
         os.dup2(original, 2)  # closes the pipe's only writer, which ends the reader
         reader.join(timeout=2)
-        log.stream = sys.stderr
+        log.stream = before
         os.close(original)
 
 
@@ -84,12 +87,14 @@ class _Said(logging.Handler):
         self._complaints.warning("network trouble", cause=f"{record.getMessage()[:200]}{name}")
 
 
-def _pass_on(read_end: int, original: int, complaints: Once) -> None:
+def _pass_on(read_end: int, original: int, complaints: Once, refused: Counter[str] | None) -> None:
     with open(read_end, encoding="utf-8", errors="replace") as lines:
         for line in _without_cut_calls(lines):
             cause = cause_of(line.rstrip("\n"))
             if cause is not None:
                 complaints.warning("refused", cause=cause, **_clock(cause))
+                if refused is not None:
+                    refused["tls"] += 1
             elif not _LINE.match(line):
                 os.write(original, line.encode())
 
