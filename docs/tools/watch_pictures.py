@@ -48,6 +48,7 @@ def main() -> None:
         run = subprocess.Popen(
             [*COMMAND, "run", "credit.toml", "--driver", "processes", "--out", "runs/credit"],
             cwd=home, env=ENVIRONMENT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+            start_new_session=True,  # the system may send SIGHUP to a stopped process when others of its session end
         )  # fmt: skip
         page_of = None
         try:

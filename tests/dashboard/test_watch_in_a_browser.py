@@ -60,7 +60,8 @@ WAS_BUSY = """(role) => {
 def colonnade(folder: Path, *arguments: str, **more: Any) -> "subprocess.Popen[str]":
     environment = os.environ | {"OMP_NUM_THREADS": "1", "TERM": "dumb", "PYTHONUNBUFFERED": "1"}
     command = [sys.executable, "-m", "colonnade", *arguments]
-    return subprocess.Popen(command, cwd=folder, env=environment, text=True, **more)
+    # In a session of its own: the system may send SIGHUP to a stopped process when others of its session end.
+    return subprocess.Popen(command, cwd=folder, env=environment, text=True, start_new_session=True, **more)
 
 
 def until(condition: Callable[[], bool], what: str) -> None:

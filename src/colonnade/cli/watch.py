@@ -37,6 +37,7 @@ def watch(
       colonnade watch 127.0.0.1:7450 --config server.toml
       colonnade watch 127.0.0.1:7450 --certificate clinic.pem --key clinic.key --authority ca.pem
     """
+    import sys
     import threading
     import webbrowser
 
@@ -47,6 +48,7 @@ def watch(
         door = open_door(source, port)
         say(f"Open {door.address}")
         say("Ctrl-C ends the page; the run goes on.")
+        sys.stdout.flush()  # a program may read the address from a pipe
         if open_browser:
             webbrowser.open(door.address)
         try:
