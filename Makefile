@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check fmt docs docs-check clean
+.PHONY: help demo test check fmt docs docs-check watch-check clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -38,6 +38,10 @@ docs: $(VENV)/.installed-docs ## the docs site, into site/
 docs-check: docs ## open every page of the site in a headless browser (Chromium)
 	$(PIP) install --quiet -c constraints.txt playwright
 	$(BIN)/python docs/tools/check.py site
+
+watch-check: $(VENV)/.installed-dev ## the live page in a headless browser (Chromium), while a party is killed
+	$(PIP) install --quiet -c constraints.txt playwright
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -m slow -rs tests/dashboard
 
 clean: ## remove caches and build outputs (not .venv, not runs)
 	rm -rf build dist site docs/reference .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis .coverage htmlcov

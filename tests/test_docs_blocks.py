@@ -88,6 +88,7 @@ PUBLISHED = "not executed: needs published data that the repository does not hav
 GPU = "not executed: needs a GPU"
 CLUSTER = "not executed: needs a Ray cluster; tests/drivers/test_ray_nodes.py starts one and types such commands"
 INVERSION = "not executed: half a minute; tests/attacks/test_feature_inversion.py attacks a smaller federation"
+WATCHED = "not executed: serves until Ctrl-C; tests/dashboard/test_watch_in_a_browser.py types it and opens the page"
 MACHINES = "not executed: what three terminals show; "
 ENGINE = "not executed: needs a container engine; tests/test_packaging_operators.py checks the files"
 
@@ -301,6 +302,10 @@ EXECUTED = {
         ("shop$ colonnade join shop.toml --party shop --predict", TUTORIAL),
         ("bank$ colonnade predict server.toml", TUTORIAL),
         ("$ python examples/auc.py", TUTORIAL),
+    ],
+    "docs/watch.md": [
+        ("colonnade watch runs/credit", WATCHED),
+        ("colonnade watch runs/credit --port 8700", WATCHED),
     ],
     "docs/what-to-expect.md": [
         ("python benchmarks/transfer.py --data", MINUTES_AND_DATA),

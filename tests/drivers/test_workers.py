@@ -23,6 +23,7 @@ from colonnade.drivers.simulator import Simulator
 from colonnade.experiments import run as run_module
 from colonnade.experiments.run import Run, prepare, reopen
 from colonnade.protocol.errors import ConfigError, TrainingDiverged, WorkerLost
+from colonnade.results.live import read_live
 
 SAME = ("status", "trace_sha256", "weights_sha256", "updates", "value", "loss", "clock_s", "bytes_up", "bytes_down")
 AVERAGED = {"party": "polynomial:1", "embedding": 4, "aggregate": "mean"}
@@ -257,6 +258,9 @@ def test_a_federation_of_actors_ends_and_predicts_as_the_simulation_does(
     simulated = run_of(pair, "sync", 1, **ACTORS)
     config, out = simulated.federation.config, tmp_path / "run"
     summary, found = trained_by_actors(simulated, out, predicted)
+    live = read_live(out)
+    assert live["summary"]["driver"] == "ray" and live["status"]["state"] == "finished"
+    assert live["timeline"]["roles"] == ["server", *simulated.federation.plan.parties]
     assert (summary["driver"], summary["status"], summary["parties"]) == ("ray", "finished", 2)
     assert summary["weights_sha256"] == simulated.execute()["weights_sha256"]
     np.testing.assert_allclose(found, judged[-1], rtol=1e-6)  # test rows are judged in other pieces
@@ -284,11 +288,11 @@ def test_lost_workers_cost_the_way_back_to_the_checkpoint_and_nothing_else(
     lost: list[int] = []
     advance = Simulator.advance
 
-    def lose(simulator: Simulator, events: int = 1000) -> bool:
+    def lose(simulator: Simulator, *slice_: Any) -> bool:
         if simulator.trace.events > 70 * (len(lost) + 1) and len(lost) < 2:
             lost.append(simulator.trace.events)
             raise WorkerLost("gone")
-        return advance(simulator, events)
+        return advance(simulator, *slice_)
 
     monkeypatch.setattr(Simulator, "advance", lose)
     run = prepare(config, data, tmp_path / "run" if with_folder else None)
@@ -299,7 +303,7 @@ def test_lost_workers_cost_the_way_back_to_the_checkpoint_and_nothing_else(
 
 
 def test_workers_that_are_lost_again_and_again_end_the_run(data: Any, monkeypatch: Any) -> None:
-    def lose(simulator: Simulator, events: int = 1000) -> bool:
+    def lose(simulator: Simulator, *slice_: Any) -> bool:
         raise WorkerLost("gone")
 
     monkeypatch.setattr(Simulator, "advance", lose)

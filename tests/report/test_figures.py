@@ -88,7 +88,7 @@ def test_a_timeline_of_processes_has_no_transit_and_leaves_blank_what_is_not_kno
     assert cells[0, :, 0].tolist() == [waiting] * 7 + [busy] * 3
     assert np.isnan(cells[1, :5, 0]).all() and cells[1, 5:, 0].tolist() == [waiting] * 3 + [offline] * 2
     assert figure.data[2].customdata[0].tolist() == [[0, 20, 30, 50], [100, 0, 0, 0]]
-    legend = ["busy", "offline", "waiting", "not known"]
+    legend = ["busy", "offline", "waiting or in transit", "not known"]
     assert [trace.name for trace in figure.data if trace.type == "scatter"] == legend
     assert len(figure.data[0].colorscale) == 2 * 3 and figure.data[0].zmax == 2
 

@@ -39,6 +39,7 @@ from colonnade.cli.sweep import sweep
 from colonnade.cli.token import token_app
 from colonnade.cli.train import train
 from colonnade.cli.up import up
+from colonnade.cli.watch import watch
 from colonnade.protocol.errors import ColonnadeError
 from colonnade.release import commit
 
@@ -70,7 +71,7 @@ def _options(
 
 # In the order of `colonnade --help`.
 experiments = (run, train, compare, sweep, demo, protocols, report, export)
-members = (serve, join, up, status, health, predict, align, init, invite, accept, admit, check, doctor)
+members = (serve, join, up, status, watch, health, predict, align, init, invite, accept, admit, check, doctor)
 for command in (*experiments, *members):
     app.command(cls=ListsMethods if command in (compare, sweep) else None)(command)
 groups = {

@@ -1,17 +1,21 @@
 """What a party's process writes to its own summary.json at the end of a run, and what it sends to the server."""
 
+from contextlib import suppress
 from pathlib import Path
 
 from colonnade.config.continuing import Continuation
 from colonnade.drivers.files import replace_file
 from colonnade.drivers.processes.node import Node
-from colonnade.drivers.processes.wire import Bye, End
+from colonnade.drivers.processes.wire import Bye, End, News
 from colonnade.privacy.accountant import Spent
+from colonnade.privacy.settings import Budget
 from colonnade.protocol.events import NANOSECONDS
 from colonnade.protocol.strict_json import to_json
 from colonnade.results.summary import traffic_fields
 
-__all__ = ["bye_of", "write_summary"]
+__all__ = ["bye_of", "news_of", "write_summary"]
+
+LIVE_BINS = 200
 
 
 def write_summary(
@@ -46,3 +50,12 @@ def bye_of(node: Node) -> Bye:
     spent = said.get("privacy")
     told = Spent(**spent) if spent else None
     return Bye("" if spent else said["weights"], node.utilisation(), told, node.jobs.lane.bins())
+
+
+def news_of(node: Node, budget: Budget | None) -> News:
+    """What the party tells while it trains. It tells the same in its BYE, except its budget."""
+    spent = None
+    with suppress(RuntimeError):  # a job's thread has just entered a release of a new kind: told the next time
+        spent = node.guard.summary() if node.guard is not None else None
+    told = Spent(**spent) if spent else None
+    return News(node.jobs.lane.bins(LIVE_BINS), node.utilisation(), told, budget.epsilon if budget and told else None)

@@ -7,11 +7,11 @@ from pathlib import Path
 from colonnade.config.schema import Config
 from colonnade.deployment.party_host import PartyHost
 from colonnade.deployment.party_side import PartySide
-from colonnade.deployment.party_summary import bye_of, write_summary
+from colonnade.deployment.party_summary import bye_of, news_of, write_summary
 from colonnade.deployment.terms import CONTINUES, shared_digest
 from colonnade.drivers.processes.logs import Log
 from colonnade.drivers.processes.node import Keeper
-from colonnade.drivers.processes.wire import Bye, End, Hello, Position
+from colonnade.drivers.processes.wire import Bye, End, Hello, News, Position
 from colonnade.protocol.role import Following
 from colonnade.results.trained import CONTINUED
 
@@ -33,6 +33,7 @@ class PartyTraining(Keeper):
         self.node = side.make_node(self)
         self.peers = side.plan.method.capabilities.peers
         self._followed = side.role if isinstance(side.role, Following) else None
+        self.node.news = self._news
 
     def update(self) -> int | None:
         return None if self._followed is None else self._followed.k
@@ -48,10 +49,15 @@ class PartyTraining(Keeper):
         """Check the state and open the ledger of an earlier start."""
         self.side.refuse_others_state()
         self.side.open_ledger()
+        if self.node.guard is not None:
+            self.node.guard.summary()  # loads the accountant, which would keep a connected party silent for seconds
 
     def say_start(self, server: str) -> None:
         """Log the address and the digest, which people compare."""
         self.side.log.info("dialling", server=server, digest=shared_digest(self.side.shared)[:16])
+
+    def _news(self) -> News:
+        return news_of(self.node, self.side.config.budget_of(self.node.role.name))
 
     def hello(self, instance: int, position: Position) -> Hello:
         before = self.side.before

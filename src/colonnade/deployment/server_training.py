@@ -3,6 +3,7 @@
 The same code runs across organisations (`serve`), with all roles on one machine (`up`), and on Ray.
 """
 
+import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -16,6 +17,7 @@ from colonnade.algorithms.remarks import Remark
 from colonnade.algorithms.training import Cadence
 from colonnade.config.schema import Config
 from colonnade.deployment.application import Pace, end_of, parties_now
+from colonnade.deployment.live import ServerLive
 from colonnade.deployment.server_host import SAY_WAITING_AFTER_S, ServerHost
 from colonnade.deployment.server_side import ServerSide
 from colonnade.deployment.terms import shared_digest
@@ -67,10 +69,12 @@ class ServerTraining(Keeper):
         self.shared, self.terms, self.run_id = side.shared, side.terms(side.shared), side.run_id()
         self.relay, network = plan.method.capabilities.peers, side.config.network
         self.admit_late = network.admit_late
+        self._live = ServerLive(self, driver)
 
     def attach(self, service: Service) -> None:
         """Keep the service, because its attendance is part of the checkpoint."""
         self.service = service
+        service.live = self._live.answer
 
     # What is kept beside the role
 
@@ -127,9 +131,17 @@ class ServerTraining(Keeper):
 
     @asynccontextmanager
     async def serving(self, address: str, status: Callable[[], dict[str, Any]]) -> AsyncIterator[None]:
-        """Log the address; nothing else is open beside the service."""
+        """Log the address, and keep live.json; nothing else is open beside the service."""
         self.side.log.info("listening", address=address, digest=shared_digest(self.shared)[:16])
-        yield
+        if self.record is not None:
+            yield
+            return
+        writing = asyncio.ensure_future(self._live.keep(status))
+        try:
+            yield
+        finally:
+            writing.cancel()
+            self._live.close()
 
     def update(self) -> int:
         """The number of updates of the global model."""

@@ -53,7 +53,7 @@ __all__ = [
 RESTARTS = 5  # of one process within a minute; after that it has failed
 FAREWELL_S = 15.0
 FRESHEN_S = 3600.0  # between two looks at the certificates
-COPIED = ("metrics.jsonl", "summary.json", "timeline.json", "staleness.json")
+COPIED = ("metrics.jsonl", "summary.json", "timeline.json", "staleness.json", "live.json")
 
 SET_HERE = ("address", "parties", "certificate", "key", "authority", "members")  # of [network]
 

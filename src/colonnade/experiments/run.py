@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import torch
 
 from colonnade.algorithms.evaluation import Measurement
+from colonnade.algorithms.remarks import Remark
 from colonnade.algorithms.training import Cadence, Every
 from colonnade.config.continuing import Continuation, TrainedMember, member_of_party, member_of_server
 from colonnade.config.resolve import Federation, federation, limit_of, load_partition
@@ -27,6 +28,7 @@ from colonnade.drivers.simulator import checkpoint as simulator_checkpoint
 from colonnade.drivers.simulator.cpu_loads import ended_note
 from colonnade.drivers.simulator.lanes import Lanes
 from colonnade.experiments.interrupt import on_first_interrupt
+from colonnade.experiments.live import RunLive
 from colonnade.models.network import draw_in_turn
 from colonnade.protocol.codec import Codec
 from colonnade.protocol.errors import CheckpointError, ConfigError, TrainingDiverged, WorkerLost
@@ -50,7 +52,7 @@ from colonnade.results.verdict import commonest
 __all__ = ["RAY", "Run", "Standing", "check_workers", "loading_like", "one_thread", "prepare", "reopen"]
 
 RAY = "ray"  # as `workers`: those of the cluster to which this process is connected
-SLICE_EVENTS = 500  # between two updates of the progress bar
+SLICE_EVENTS, SLICE_S = 500, 1.0  # between two updates of the progress bar, at most
 LOSSES = 10  # lost workers in one run, at most: more means a fault in them
 CHECKPOINT_WALL_S = 30.0  # a long run is saved at least this often, in real time
 
@@ -96,6 +98,7 @@ class Run:
         self.status = "running"
         self.note = ""
         self._tracking = Tracking(setting.config)
+        self._live: RunLive | None = None  # if there is a folder, while it runs
 
     def _begin(self) -> None:
         """Make new roles in their initial state."""
@@ -119,7 +122,7 @@ class Run:
         self._started = self._saved_at = time.perf_counter()
         folder = self.folder.path if self.folder is not None else None
         stopping = nullcontext() if folder is None else on_first_interrupt(self._stop)
-        with self._tracking.open(folder), one_thread(), stopping:
+        with self._tracking.open(folder), one_thread(), self._watched(), stopping:
             while not self._to_the_end(on_progress):
                 pass
         if self.status == "stalled":
@@ -147,6 +150,23 @@ class Run:
             raise KeyboardInterrupt
         return summary
 
+    @contextmanager
+    def _watched(self) -> Iterator[None]:
+        """Keep live.json, if there is a folder; its last state tells how the execution ended."""
+        if self.folder is None:
+            yield
+            return
+        self._live, state = RunLive(self), "failed"
+        try:
+            yield
+            state = self.status
+        except KeyboardInterrupt:
+            state = "stopped"
+            raise
+        finally:
+            self._live.close(state)
+            self._live = None
+
     def _stop(self) -> None:
         self.stopping = self.simulator.stopping = True
 
@@ -156,7 +176,9 @@ class Run:
             raise KeyboardInterrupt
         try:
             with self._with_workers():
-                while self.simulator.advance(SLICE_EVENTS):
+                while self.simulator.advance(SLICE_EVENTS, SLICE_S):
+                    if self._live is not None:
+                        self._live.look()
                     if on_progress is not None and not self.stopping:
                         on_progress(self)
                     if self.folder is not None and (self.stopping or self._checkpoint_due()):
@@ -164,6 +186,8 @@ class Run:
                         self.folder.save_checkpoint(content)
                         simulator_checkpoint.tell_checkpointed(self.simulator, content["simulator"])
                         self._saved_at = time.perf_counter()
+                        if self._live is not None:
+                            self._live.events.add("checkpoint", "checkpoint written")
                     if self.stopping:
                         raise KeyboardInterrupt
                 self.simulator.settle()
@@ -312,6 +336,8 @@ class Run:
         return self._server.progress
 
     def _record(self, record: Payload, simulator: Simulator) -> None:
+        if isinstance(record, Remark) and self._live is not None:
+            self._live.events.add("remark", record.text, record.party)
         if not isinstance(record, Measurement):
             return
         training = self.federation.training
@@ -320,6 +346,8 @@ class Run:
         if self.folder is not None:
             self.folder.append(row)
         self._tracking.row(row)
+        if self._live is not None:
+            self._live.evaluated(row)
 
     def _checkpoint_due(self) -> bool:
         by_wall = time.perf_counter() - self._saved_at >= CHECKPOINT_WALL_S

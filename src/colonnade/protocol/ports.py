@@ -5,9 +5,12 @@ the driver's side of a party's guard.
 """
 
 from contextlib import AbstractContextManager
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from colonnade.protocol.messages import Array
+
+if TYPE_CHECKING:
+    from colonnade.protocol.role import PrivacySpent
 
 __all__ = ["Lines", "Releases", "Rows", "Storage"]
 
@@ -93,3 +96,6 @@ class Releases(Protocol):
 
     def close(self) -> None:
         """Write no more releases."""
+
+    def summary(self) -> "PrivacySpent | None":
+        """The account so far; None if nothing is accounted."""

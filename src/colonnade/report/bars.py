@@ -10,7 +10,14 @@ from colonnade.report.records import Record
 from colonnade.report.style import PALETTE, colours, titled
 from colonnade.results.verdict import flaws_of
 
-__all__ = ["bytes_by_kind", "epsilon_of", "metric_against_epsilon", "time_to_target", "utilisation"]
+__all__ = [
+    "bytes_by_kind",
+    "epsilon_against_budget",
+    "epsilon_of",
+    "metric_against_epsilon",
+    "time_to_target",
+    "utilisation",
+]
 
 Groups = Mapping[str, Sequence[Record]]
 SHOWN_ROLES = 40
@@ -97,6 +104,34 @@ def metric_against_epsilon(groups: Groups) -> go.Figure:
     figure.update_xaxes(type="log")
     metric = next(iter(groups.values()))[0].summary["metric"]
     return titled(figure, "ε of one record against the server", f"{metric} (test rows)")
+
+
+def epsilon_against_budget(parties: Mapping[str, Mapping[str, float | None]]) -> go.Figure:
+    """Draw ε of every party so far; a line marks the budget of a party that has one, if it is known."""
+    figure = go.Figure()
+    names = list(parties)[:SHOWN_ROLES]
+    spent = [parties[name].get("epsilon") for name in names]
+    budgets = [parties[name].get("budget") for name in names]
+    text = [_of_budget(one, budget) for one, budget in zip(spent, budgets, strict=True)]
+    bars = go.Bar(
+        y=names, x=spent, orientation="h", name="ε so far", marker_color=PALETTE[0], hovertext=text,
+        hovertemplate="%{y}: %{hovertext}<extra></extra>",
+    )  # fmt: skip
+    figure.add_trace(bars)
+    if any(budgets):
+        marker = {"symbol": "line-ns", "size": 20, "line": {"width": 3, "color": PALETTE[1]}}
+        limits = go.Scatter(
+            y=names, x=budgets, mode="markers", name="budget", marker=marker, hoverinfo="skip", cliponaxis=False
+        )
+        figure.add_trace(limits)
+    figure.update_yaxes(autorange="reversed", type="category")
+    figure.update_xaxes(range=[0, 1.08 * max([*filter(None, (*spent, *budgets)), 1e-9])])
+    return titled(figure, "ε of one record against the server", "", 110 + 30 * max(len(names), 1))
+
+
+def _of_budget(spent: float | None, budget: float | None) -> str:
+    said = "not known" if spent is None else f"ε {spent:.4g}"
+    return f"{said} of {budget:.4g}" if budget else said
 
 
 def utilisation(groups: Groups) -> go.Figure:

@@ -47,11 +47,12 @@ def timeline(record: Record) -> go.Figure:
             hoverinfo="skip",
         ),
     )
-    for trace in _hover(found, roles, x):
+    words = WORDS if "transit" in found else WORDS | {"waiting": "waiting or in transit"}
+    for trace in _hover(found, roles, x, words):
         figure.add_trace(trace)
     for name in found:
         marker = {"symbol": "square", "size": 12, "color": STATES[name]} if name != UNKNOWN else BLANK
-        name = WORDS.get(name, name)
+        name = words.get(name, name)
         figure.add_trace(go.Scatter(x=[None], y=[None], mode="markers", name=name, marker=marker, hoverinfo="skip"))
     figure.update_yaxes(
         tickvals=list(range(len(roles))), ticktext=roles, range=[len(roles) - 0.5, -0.5], zeroline=False
@@ -70,10 +71,12 @@ def _shares(content: Mapping[str, Any], roles: int) -> dict[str, np.ndarray]:
     return found | {"waiting": waiting} | ({UNKNOWN: unknown} if unknown.any() else {})
 
 
-def _hover(shares: Mapping[str, np.ndarray], roles: Sequence[str], x: np.ndarray) -> list[go.Heatmap]:
+def _hover(
+    shares: Mapping[str, np.ndarray], roles: Sequence[str], x: np.ndarray, words: Mapping[str, str]
+) -> list[go.Heatmap]:
     """Return invisible rows that carry the hover texts."""
     percent = np.round(np.stack(list(shares.values()), -1) * 100).astype(int)  # (role, bin, state)
-    says = "".join(f"<br>{WORDS.get(name, name)} %{{customdata[{index}]}} %" for index, name in enumerate(shares))
+    says = "".join(f"<br>{words.get(name, name)} %{{customdata[{index}]}} %" for index, name in enumerate(shares))
     return [
         go.Heatmap(
             x=x,

@@ -9,19 +9,15 @@ import gzip
 from collections.abc import Mapping, Sequence
 from functools import cache
 from html import escape
-from importlib.resources import files
 from itertools import chain
-from math import isfinite
 from pathlib import Path
-from typing import Any
 
-import numpy as np
-import plotly.graph_objects as go
 from plotly.offline import get_plotlyjs
 
 from colonnade import __version__
 from colonnade.protocol.strict_json import to_json
 from colonnade.report.attack import attack_section, attack_table
+from colonnade.report.plain import asset, plain
 from colonnade.report.records import (
     Progress,
     Record,
@@ -43,7 +39,6 @@ POLICY = (
     "default-src 'none'; base-uri 'none'; form-action 'none'; script-src 'unsafe-inline'; "
     "style-src 'unsafe-inline'; img-src data: blob:"
 )
-DIGITS = 5  # significant digits of every number in a figure
 LOADING, DRAWING = 0.4, 0.8  # the part of the work that is done after each
 
 
@@ -71,12 +66,12 @@ def _command(folder: Path) -> str:
 
 
 def _page(name: str, records: Sequence[Record], drawn: Sequence[Section], command: str, results: str) -> str:
-    figures = {chart.name: _plain(chart.figure) for section in drawn for chart in section.charts}
+    figures = {chart.name: plain(chart.figure) for section in drawn for chart in section.charts}
     content = to_json(figures, compact=True)
     return f"""<!doctype html>
 <html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">
 <meta http-equiv="Content-Security-Policy" content="{POLICY}">
-<title>{escape(name)} – Colonnade</title><style>{_asset("page.css")}</style></head><body>
+<title>{escape(name)} – Colonnade</title><style>{asset("page.css")}</style></head><body>
 <header><h1>{escape(name)}</h1><span class="quiet">{_about(records)}</span>
 <button id="theme" type="button">Dark</button></header>
 <p id="trouble"><noscript>The charts need JavaScript.</noscript></p>
@@ -87,7 +82,7 @@ def _page(name: str, records: Sequence[Record], drawn: Sequence[Section], comman
 <h2>How it was made</h2>{_made(records, command)}
 <script type="text/plain" id="figures">{_packed(content)}</script>
 <script type="text/plain" id="plotly">{_library()}</script>
-<script>{_asset("page.js")}</script>
+<script>{asset("charts.js")}{asset("page.js")}</script>
 </body></html>
 """
 
@@ -148,33 +143,6 @@ def _made(records: Sequence[Record], command: str) -> str:
     return f"{typed}{runs}{configs}<p class='quiet'>Colonnade {escape(__version__)}</p>"
 
 
-def _plain(figure: go.Figure) -> dict[str, Any]:
-    """Return data and layout as for JSON: no template, numbers of a few digits, no legend: the page has its own."""
-    content = figure.to_dict()
-    content["layout"].pop("template", None)
-    if any("legendgroup" in trace for trace in content["data"]):
-        content["layout"]["showlegend"] = False
-    short: dict[str, Any] = _short(content)
-    return short
-
-
-def _short(value: Any) -> Any:
-    """Turn arrays into lists: once rounded, these are shorter than plotly's base64, and readable."""
-    if isinstance(value, float):
-        return float(f"{value:.{DIGITS}g}") if isfinite(value) else None
-    if isinstance(value, dict):
-        return _short(_decoded(value)) if "bdata" in value else {key: _short(item) for key, item in value.items()}
-    if isinstance(value, np.ndarray):
-        return _short(value.tolist())
-    return [_short(item) for item in value] if isinstance(value, list | tuple) else value
-
-
-def _decoded(value: dict[str, str]) -> np.ndarray:
-    """Decode what plotly.py has written as {"dtype": "f8", "bdata": base64, "shape": "2, 3"}."""
-    flat = np.frombuffer(base64.b64decode(value["bdata"]), value["dtype"])
-    return flat.reshape([int(size) for size in value["shape"].split(",")]) if "shape" in value else flat
-
-
 @cache
 def _library() -> str:
     return _packed(get_plotlyjs())
@@ -182,8 +150,3 @@ def _library() -> str:
 
 def _packed(text: str) -> str:
     return base64.b64encode(gzip.compress(text.encode(), 9, mtime=0)).decode()
-
-
-@cache
-def _asset(name: str) -> str:
-    return (files("colonnade.report") / "assets" / name).read_text(encoding="utf-8")

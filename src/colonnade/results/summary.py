@@ -21,6 +21,7 @@ from colonnade.results.verdict import Commonest, warnings_of
 __all__ = [
     "Summary",
     "TrafficFields",
+    "live_summary",
     "metrics_row",
     "staleness_histogram",
     "summarise",
@@ -153,6 +154,37 @@ def summarise(
         summary["continued_from"] = before.origin
     summary["warnings"] = warnings_of(summary, rows, principal.get("warnings", ()), commonest)
     return summary
+
+
+def live_summary(
+    plan: Plan,
+    principal: RoleSummary,
+    *,
+    driver: str,
+    clock_s: float,
+    wall_s: float,
+    traffic: TrafficFields,
+    utilisation: dict[str, float],
+) -> dict[str, Any]:
+    """Return the part of a summary that is known while the run is under way, as far as figures need it."""
+    return {
+        "protocol": plan.method.name,
+        "parties": len(plan.parties),
+        "seed": plan.training.seed,
+        "driver": driver,
+        "status": "running",
+        "warnings": [],
+        "updates": principal["updates"],
+        "epochs": principal["epochs"],
+        "clock_s": clock_s,
+        "wall_s": round(wall_s, 3),
+        "metric": plan.training.metric,
+        "validation_rows": plan.training.validation,
+        "target": plan.target,
+        **traffic,
+        "staleness": principal.get("staleness", FRESH),
+        "utilisation": utilisation,
+    }
 
 
 def metrics_row(

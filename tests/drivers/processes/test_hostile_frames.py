@@ -255,6 +255,8 @@ def test_every_wrong_message_costs_its_sender_the_stream_and_no_more(tmp_path: P
         "kind END": [seal_envelope(Kind.END, 0, 0, b"x" * 1000)],
         "REFUSAL cannot be read": [seal_envelope(Kind.REFUSAL, 0, 0)],
         "BYE cannot be read": [seal_envelope(Kind.BYE, 0, 0, b"\xff\xff")],
+        "ACK cannot be read": [seal_envelope(Kind.ACK, 0, 0, b"\xff\xff")],
+        "bytes of news": [seal_envelope(Kind.ACK, 0, 0, bytes(5000))],
     }  # fmt: skip
 
     async def act(here: Any, mallory: Any) -> None:

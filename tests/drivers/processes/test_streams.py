@@ -3,9 +3,11 @@
 import asyncio
 import contextlib
 import itertools
+import json
 import random
 import types
 from dataclasses import replace
+from functools import partial
 
 import grpc
 import msgspec
@@ -26,7 +28,10 @@ from colonnade.drivers.processes.wire import (
     End,
     Hello,
     Kind,
+    LaneBins,
+    News,
     Position,
+    Question,
     Refusal,
     Welcome,
     control,
@@ -586,3 +591,43 @@ def test_a_party_refuses_a_protocol_that_it_did_not_offer(certificates, tmp_path
                 await made.tasks["bank"]
 
     asyncio.run(asyncio.wait_for(run(), 30))
+
+
+def test_a_page_asks_for_more_than_the_status(certificates, tmp_path, tools):
+    async def run():
+        async with town(tools, certificates, tmp_path, lambda name, peers: Talker(name, peers, 1)) as made:
+            own = identity(certificates, "server")
+            ask = partial(ask_status, own, made.address, tools.CALM)
+            assert await ask(question=Question(3)) == b'{"state":"fine"}', "this server has no page"
+            made.service.live = lambda since: {"live": {"since": since}}
+            assert json.loads(await ask(question=Question(3))) == {"state": "fine", "live": {"since": 3}}
+            assert await ask() == b'{"state":"fine"}', "the status alone is as it was"
+            for body in (b"\xff\xff", bytes(1000)):
+                async with open_channel(own, made.address, tools.CALM) as channel:
+                    with pytest.raises(grpc.aio.AioRpcError, match="question"):
+                        await channel.unary_unary("/colonnade.Federation/Status")(body, timeout=30)
+
+    asyncio.run(asyncio.wait_for(run(), 60))
+
+
+def test_a_party_tells_its_news_with_an_acknowledgement(certificates, tmp_path, tools, monkeypatch):
+    monkeypatch.setattr(dial, "NEWS_S", 0.01)
+    monkeypatch.setattr(service, "NEWS_PAUSE_S", 0.0)
+    told = [News(LaneBins(1, [1], [1000]), share / 100) for share in range(100)]
+    rest = iter(told)
+
+    async def run():
+        async with town(tools, certificates, tmp_path, lambda name, peers: Talker(name, peers, 50)) as made:
+            made.dial("bank")
+            node = made.nodes["bank"]
+            node.news = lambda: next(rest, told[-1])
+            await tools.until(lambda: made.service.news.get("bank") == told[-1], "the last news")
+            assert "clinic" not in made.service.news
+            monkeypatch.setattr(service, "NEWS_PAUSE_S", 1e6)
+            told[-1] = News(LaneBins(1, [], []), 1.0)
+            before = node.peers["server"].stream
+            await asyncio.sleep(0.1)
+            assert made.service.news["bank"].utilisation == 0.99, "too soon: not even read"
+            assert node.peers["server"].stream is before, "and no offence"
+
+    asyncio.run(asyncio.wait_for(run(), 60))

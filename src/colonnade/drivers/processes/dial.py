@@ -36,9 +36,11 @@ from colonnade.drivers.processes.wire import (
     Hello,
     Kind,
     Position,
+    Question,
     Refusal,
     Welcome,
     control,
+    news_body,
     open_envelope,
     protocol_of_welcome,
     read_control,
@@ -49,6 +51,7 @@ from colonnade.protocol.foreign import clean_tree, harmless
 __all__ = ["Dialler", "ServerGone", "ask_status"]
 
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.2, 5.0
+NEWS_S = 3.0  # between two reports on this party
 SERVER_NAME = "server"  # in the server's certificate, on any host
 
 
@@ -186,6 +189,7 @@ class Dialler:
         stream = server.stream = Stream(node, server, call.write, heard, switchboard)
         if switchboard is not None:
             switchboard.connected(stream, welcome.run)
+        telling = asyncio.ensure_future(self._tell_news(stream))
         try:
             return await until_it_ends(stream, self._read(call, stream))
         except FinalRefusal:
@@ -193,10 +197,17 @@ class Dialler:
         except RemoteProtocolError as error:
             return await self._refuse(call, error)
         finally:
+            telling.cancel()
             server.stream = None
             node.jobs.lane.lose_clock()
             if switchboard is not None:
                 switchboard.disconnected()
+
+    async def _tell_news(self, stream: Stream) -> None:
+        """Tell the server regularly how this party stands, until cancelled."""
+        while self._node.news is not None:
+            await asyncio.sleep(NEWS_S)
+            stream.tell(news_body(self._node.news()))
 
     async def _refuse(self, call: Any, error: RemoteProtocolError) -> str:
         """Tell the server why its message was not taken; raises if the server was refused too often."""
@@ -285,14 +296,17 @@ def explain(error: grpc.aio.AioRpcError) -> str:
     return harmless(details.rpartition("last error: ")[2], 200) or str(error.code())
 
 
-async def ask_status(identity: Identity, address: str, limits: Any, timeout_s: float = 5.0) -> bytes:
+async def ask_status(
+    identity: Identity, address: str, limits: Any, timeout_s: float = 5.0, question: Question | None = None
+) -> bytes:
     """A running server's status as JSON with harmless texts.
 
     Raises ConfigError if the server does not answer, and RemoteProtocolError if its answer is not JSON.
     """
+    body = b"" if question is None else msgspec.msgpack.encode(question)
     async with open_channel(identity, address, limits) as channel:
         try:
-            answer: bytes = await channel.unary_unary(f"/{SERVICE}/{STATUS}")(b"", timeout=timeout_s)
+            answer: bytes = await channel.unary_unary(f"/{SERVICE}/{STATUS}")(body, timeout=timeout_s)
         except grpc.aio.AioRpcError as error:
             raise ConfigError("ADDRESS", address, explain(error)) from None
     try:

@@ -7,6 +7,7 @@ import logging
 import sys
 import time
 from collections import Counter
+from collections.abc import Callable
 from io import TextIOBase
 from typing import Any, TextIO
 
@@ -30,6 +31,7 @@ class Log:
         self.stream: TextIO | TextIOBase = stream or sys.stderr
         self.audit: AuditLog | None = None
         self.limited: list[Once] = []  # those that write here
+        self.tap: Callable[[str, str, dict[str, Any]], None] | None = None  # gets each line: level, event and fields
 
     def debug(self, what: str, **fields: Any) -> None:
         """Log a detail for debugging."""
@@ -65,10 +67,12 @@ class Log:
     def _write(self, level: int, what: str, fields: dict[str, Any]) -> None:
         if what in AUDITED:
             self.audited(what, **fields)
+        name = logging.getLevelName(level).lower()
+        if self.tap is not None:
+            self.tap(name, what, fields)
         if level < self._level:
             return
         now = time.time()
-        name = logging.getLevelName(level).lower()
         if self._json:
             stamp = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(now)) + f".{int(now * 1000) % 1000:03d}Z"
             line = to_json(

@@ -36,7 +36,7 @@ from colonnade.drivers.processes.limits import Limits
 from colonnade.drivers.processes.logs import Log, Once
 from colonnade.drivers.processes.peer import FarPeer, Peer
 from colonnade.drivers.processes.spans import past_span, span, spans_on
-from colonnade.drivers.processes.wire import seal_message
+from colonnade.drivers.processes.wire import News, seal_message
 from colonnade.drivers.row_file import FileStorage
 from colonnade.drivers.simulator.checkpoint import work_in, work_out
 from colonnade.drivers.traffic import Traffic
@@ -146,6 +146,7 @@ class Node:
         self.traffic, self.trace = Traffic(), Trace()
         self.refused: Counter[str] = Counter()  # since this process started, by kind of limit
         self._changes = Once(log)
+        self.news: Callable[[], News] | None = None  # what a party tells the server from time to time
         self.now = 0
         self.finished = ""
         self.ended: asyncio.Event = asyncio.Event()  # finished, failed or stopped

@@ -151,6 +151,7 @@ class Stream:
         self._taking = self._wanted = False  # the role handles a message; it made something to write
         self._written_at = time.monotonic()
         self._last_word: bytes | None = None  # END or BYE, after all messages
+        self._news = b""  # the body of the next ACK
         self.dropped: asyncio.Future[str] = asyncio.get_running_loop().create_future()
 
     def wake(self) -> None:
@@ -174,6 +175,11 @@ class Stream:
         if time.monotonic() - self._written_at >= heartbeat_s:
             self._ack_due = True
             self.wake()
+
+    def tell(self, news: bytes) -> None:
+        """Send an ACK with these news."""
+        self._news, self._ack_due = news, True
+        self.wake()
 
     def finish(self, last_word: bytes) -> None:
         """Write this frame after everything that is queued."""
@@ -274,7 +280,8 @@ class Stream:
         if self._aside is not None and await self._write_aside(self._aside):
             self._wake.set()  # one frame each in turn: neither keeps the other waiting
         if self._ack_due:
-            await self._write(self._noted(seal_envelope(Kind.ACK, 0, conversation.may_acknowledge)))
+            news, self._news = self._news, b""
+            await self._write(self._noted(seal_envelope(Kind.ACK, 0, conversation.may_acknowledge, news)))
         if self._last_word is not None and self._next > conversation.sent:
             word, self._last_word = self._last_word, None
             await self._write(self._noted(word))

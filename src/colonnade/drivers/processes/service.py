@@ -38,14 +38,17 @@ from colonnade.drivers.processes.wire import (
     End,
     Hello,
     Kind,
+    News,
     Refusal,
     Welcome,
     control,
     open_envelope,
     read_control,
     read_hello,
+    read_news,
+    read_question,
 )
-from colonnade.protocol.errors import ConfigError, RemoteProtocolError
+from colonnade.protocol.errors import CodecError, ConfigError, RemoteProtocolError
 from colonnade.protocol.foreign import harmless
 from colonnade.protocol.quota import MINUTE_S, Bucket, take_from_all
 
@@ -64,6 +67,7 @@ __all__ = [
 SERVICE, JOIN, STATUS = "colonnade.Federation", "Join", "Status"
 REQUEST_S = 2.0  # for the empty request of a status
 FAREWELL_S = 5.0
+NEWS_PAUSE_S = 2.0  # between two reports of one party
 MAX_ABSENT_S = 10.0  # extra time for parties that are away at the end
 REFUSAL_DELAYS_S = (0.0, 0.2, 0.5, 1.0, 2.0, 5.0)  # by refusals of the same peer within a minute
 MAX_DELAYED = 64
@@ -143,6 +147,9 @@ class Service:
         self._all_came = asyncio.Event()
         self.attendance = Attendance(list(node.peers))
         self.byes: dict[str, Bye] = {}
+        self.news: dict[str, News] = {}  # the newest of each party
+        self._news_at: dict[str, float] = {}
+        self.live: Callable[[int], dict[str, Any]] | None = None  # what a page shows; the argument: see `Question`
         self.unready: Callable[[], list[str]] = list  # why the host cannot make progress now
         self.health_changed: Callable[[], Awaitable[object]] = asyncio.Event().wait  # for Watch; the host sets both
         self._end: bytes | None = None  # once training is over: the END frame for all
@@ -446,8 +453,17 @@ class Service:
             elif kind == Kind.REFUSAL:
                 refusal = read_control(open_envelope(data, peer.name), Kind.REFUSAL, Refusal, peer.name)
                 return f"it refused a message: {refusal.cause}"
-            elif kind != Kind.ACK:
+            elif kind == Kind.ACK:
+                self._hear_news(peer, data)
+            else:
                 raise RemoteProtocolError(peer.name, f"unexpected frame of kind {Kind(kind).name}")
+
+    def _hear_news(self, peer: Peer, data: bytes) -> None:
+        """Keep what a party tells about itself with an acknowledgement, unless it told something just now."""
+        now = time.monotonic()
+        if len(data) > ENVELOPE_BYTES and now - self._news_at.get(peer.name, -NEWS_PAUSE_S) >= NEWS_PAUSE_S:
+            self.news[peer.name] = read_news(open_envelope(data, peer.name), peer.name)
+            self._news_at[peer.name] = now
 
     # Refusals
 
@@ -478,8 +494,13 @@ class Service:
     # Questions
 
     async def _answer_status(self, _requests: object, context: Any) -> None:
-        await self._asked(context, "the status")
-        await context.write(msgspec.json.encode(self._status()))
+        asked, name = await self._asked(context, "the status"), _common_name(context)
+        try:
+            more = self.live(read_question(asked, name).since) if asked and self.live is not None else {}
+        except CodecError as error:
+            self._complaints.warning("refused", peer=name, host=_host(context), cause=error.cause)
+            await context.abort(grpc.StatusCode.INVALID_ARGUMENT, error.cause)
+        await context.write(msgspec.json.encode(self._status() | more))
         asyncio.get_running_loop().call_later(FAREWELL_S, self._cut_if_open, context)
 
     async def _asked(self, context: Any, what: str) -> bytes:

@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from colonnade.drivers.processes.wire import PERMILLE, LaneBins
-from colonnade.drivers.simulator.timeline import JOB_ENDED, JOB_STARTED, Timeline
+from colonnade.drivers.simulator.timeline import BINS, JOB_ENDED, JOB_STARTED, Timeline
 from colonnade.protocol.events import NANOSECONDS
 
 __all__ = ["Attendance", "Lane", "Spells", "picture"]
@@ -95,9 +95,12 @@ class Lane:
             self._note(self._began, at)
             self._began = None
 
-    def bins(self) -> LaneBins:
-        """What a party sends to the server at the end."""
+    def bins(self, most: int = BINS) -> LaneBins:
+        """What a party sends to the server, in at most so many bins."""
         shares, width = self.shares(self._now())
+        while shares.shape[1] > most:
+            shares = np.pad(shares, ((0, 0), (0, shares.shape[1] % 2)))
+            shares, width = (shares[:, 0::2] + shares[:, 1::2]) / 2, 2 * width
         busy, known = np.rint(shares * PERMILLE).astype(int)
         used = int(np.flatnonzero(known).max(initial=-1)) + 1
         return LaneBins(width // MS, busy[:used].tolist(), known[:used].tolist())
@@ -154,10 +157,12 @@ def picture(
     here: tuple[Shares, int],
     told: Mapping[str, LaneBins | None],
     end: int,
+    ended: bool = True,
 ) -> dict[str, Any]:
     """timeline.json in the simulator's form: shares by role and bin, with `unknown` and without `transit`.
 
-    `own` is the server's lane, `here` tells which party was connected. The server is the first of the roles.
+    `own` is the server's lane, `here` tells which party was connected. The server is the first of the roles. While the
+    run has not ended, the time after a party's last report is unknown.
     """
     width = max(own[1], here[1])
     count = max(1, -(-end // width))
@@ -172,7 +177,7 @@ def picture(
         if bins is not None and bins.busy:
             shares = np.array([bins.busy, bins.known], float) / PERMILLE
             busy[row], known[row] = _resampled(shares, bins.bin_ms * MS, width, length)
-            if (places := np.flatnonzero(known[row])).size:
+            if ended and (places := np.flatnonzero(known[row])).size:
                 known[row, places[-1] :] = 1.0  # it heard the end: the gap is its early clock
     known = np.minimum(known, 1.0 - offline)
     return {

@@ -4,7 +4,7 @@
     HELLO       party → server, once: the party's terms, and its position in the conversation
     WELCOME     server → party, once: whether the conversation continues or restarts
     MESSAGE     both ways: a role's message, numbered; the body is a frame of the codec; 1 if sent for evaluation
-    ACK         both ways: the newest message that the journal holds; also the heartbeat
+    ACK         both ways: the newest message that the journal holds; also the heartbeat. A party's may carry News.
     END, BYE    server → party: training is over; party → server: a summary, and goodbye
     REFUSAL     both ways: why a HELLO or a message was not accepted, and whether to try again
     RELAY       party → server → party: a name (first the receiver's, then the sender's) and sealed content
@@ -44,17 +44,22 @@ __all__ = [
     "Hello",
     "Kind",
     "LaneBins",
+    "News",
     "Position",
     "Presence",
+    "Question",
     "Refusal",
     "Welcome",
     "acknowledge",
     "agree",
     "control",
+    "news_body",
     "open_envelope",
     "protocol_of_welcome",
     "read_control",
     "read_hello",
+    "read_news",
+    "read_question",
     "read_relay",
     "relay",
     "seal_envelope",
@@ -71,6 +76,9 @@ MAX_CLOCK_NS = 2**58  # nine years
 MAX_SEQUENCE = 2**62  # of messages, and of the numbers of conversations
 MAX_SILENT_S = 1e9
 MAX_BIN_MS = 2**30
+MAX_NEWS_BYTES = 4096
+MAX_QUESTION_BYTES, MAX_ROWS = 64, 2**40
+MAX_BUDGET = 1e300
 PERMILLE = 1000
 
 _HEADER = Struct("<B?6xQQ")
@@ -193,6 +201,15 @@ class Bye(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     lane: LaneBins | None = None
 
 
+class News(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What a party tells about itself while it trains: the body of an ACK. An earlier release ignores that body."""
+
+    lane: LaneBins
+    utilisation: Annotated[float, msgspec.Meta(ge=0, le=1)]
+    privacy: Spent | None = None  # if the party accounts for it
+    budget: Annotated[float, msgspec.Meta(gt=0, le=MAX_BUDGET)] | None = None  # ε that the party is ready to spend
+
+
 Seconds = Annotated[float, msgspec.Meta(ge=0, le=MAX_SILENT_S)]
 
 
@@ -203,7 +220,7 @@ class Presence(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     silent_s: dict[str, Seconds]  # of parties that left: since they were heard
 
 
-_Control = TypeVar("_Control", Offer, Hello, Welcome, Refusal, End, Bye, Presence, Position)
+_Control = TypeVar("_Control", Offer, Hello, Welcome, Refusal, End, Bye, News, Presence, Position)
 
 
 def seal_envelope(kind: Kind, sequence: int, acknowledged: int, body: bytes = b"") -> bytes:
@@ -289,6 +306,35 @@ def read_control(envelope: Envelope, kind: Kind, content: type[_Control], peer: 
         raise CodecError(peer, f"{kind.name} cannot be read: {str(error)[:200]}") from None
     clean_struct(found, text_fields(content))
     return found
+
+
+def news_body(news: News) -> bytes:
+    """The body of an ACK with these news; empty if they are too long."""
+    body = msgspec.msgpack.encode(news)
+    return body if len(body) <= MAX_NEWS_BYTES else b""
+
+
+def read_news(envelope: Envelope, peer: str) -> News:
+    """The news in a party's ACK; raises CodecError."""
+    if len(envelope.body) > MAX_NEWS_BYTES:
+        raise CodecError(peer, f"ACK with {len(envelope.body)} bytes of news, the limit is {MAX_NEWS_BYTES}")
+    return read_control(envelope, Kind.ACK, News, peer)
+
+
+class Question(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The body of a request for the status that also asks for what a page shows. Without it the body is empty."""
+
+    since: Annotated[int, msgspec.Meta(ge=0, le=MAX_ROWS)]  # the number of lines of metrics.jsonl that the asker has
+
+
+def read_question(body: bytes, peer: str) -> Question:
+    """The question of a member; raises CodecError."""
+    if len(body) > MAX_QUESTION_BYTES:
+        raise CodecError(peer, f"question of {len(body)} bytes, the limit is {MAX_QUESTION_BYTES}")
+    try:
+        return msgspec.msgpack.decode(body, type=Question)
+    except (msgspec.MsgspecError, ValueError, RecursionError) as error:
+        raise CodecError(peer, f"its question cannot be read: {str(error)[:200]}") from None
 
 
 def relay(name: str, *content: bytes | memoryview) -> bytes:

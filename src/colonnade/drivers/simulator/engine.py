@@ -11,6 +11,8 @@ Evaluation is delivered at once. It takes no virtual time and is no part of the 
 
 from collections.abc import Callable, Iterable
 from heapq import heapify, heappop, heappush
+from math import inf
+from time import perf_counter
 from typing import Any
 
 from colonnade.drivers.simulator.clock import ClockConfig, Pace
@@ -160,12 +162,16 @@ class Simulator:
             self.pending += 1
         return number
 
-    def advance(self, events: int = 1000) -> bool:
-        """Deliver up to `events` events, fewer if `stopping` is set; returns False when the run is over."""
+    def advance(self, events: int = 1000, within_s: float = inf) -> bool:
+        """Deliver up to `events` events; returns False when the run is over.
+
+        It returns earlier if `stopping` is set, and after `within_s` seconds of real time.
+        """
+        until = perf_counter() + within_s
         heap, nodes, principal = self.heap, self.nodes, self.principal
         self.timeline.fold_if_long()
         for _ in range(events):
-            if self.stopping:
+            if self.stopping or perf_counter() > until:
                 return True
             if principal.finished:
                 self.status = "finished"

@@ -1,4 +1,3 @@
-"use strict";
 (async () => {
   const root = document.documentElement;
   const hidden = new Set();
@@ -7,25 +6,11 @@
   // --- theme: what the system prefers, until the button says otherwise
   const system = matchMedia("(prefers-color-scheme: dark)");
   const button = document.getElementById("theme");
-  const colour = (name) => getComputedStyle(root).getPropertyValue(name).trim();
-
-  function themed() {
-    const ink = colour("--ink"), line = colour("--line"), raised = colour("--raised");
-    const changes = {
-      "font.color": ink, "paper_bgcolor": "rgba(0,0,0,0)", "plot_bgcolor": "rgba(0,0,0,0)",
-      "modebar.bgcolor": "rgba(0,0,0,0)", "modebar.color": line, "modebar.activecolor": ink,
-      "hoverlabel.bgcolor": raised, "hoverlabel.font.color": ink, "hoverlabel.bordercolor": line,
-    };
-    for (const axis of ["xaxis", "yaxis"]) {
-      changes[`${axis}.gridcolor`] = changes[`${axis}.zerolinecolor`] = changes[`${axis}.linecolor`] = line;
-    }
-    return changes;
-  }
 
   function setTheme(dark) {
     root.dataset.theme = dark ? "dark" : "light";
     button.textContent = dark ? "Light" : "Dark";
-    for (const chart of charts) if (chart.data) Plotly.relayout(chart, themed());
+    for (const chart of charts) if (chart.data) Plotly.relayout(chart, Charts.themed());
   }
 
   button.onclick = () => setTheme(root.dataset.theme !== "dark");
@@ -45,29 +30,9 @@
   document.head.append(script);
 
   // --- charts
-  function narrow() { return innerWidth < 600; }
-
-  function layoutOf(figure) {
-    const layout = structuredClone(figure.layout);
-    layout.autosize = true;
-    if (narrow()) layout.margin = { ...layout.margin, l: 45, r: 8 };
-    for (const [path, value] of Object.entries(themed())) {
-      const keys = path.split("."), last = keys.pop();
-      let place = layout;
-      for (const key of keys) place = place[key] ??= {};
-      place[last] = value;
-    }
-    return layout;
-  }
-
-  const config = {
-    responsive: true, displaylogo: false, displayModeBar: narrow() ? false : "hover",
-    // plotly.js has a button that uploads the chart: nothing leaves this page.
-    plotlyServerURL: "", modeBarButtonsToRemove: ["sendChartToCloud", "select2d", "lasso2d", "autoScale2d"],
-  };
   for (const chart of charts) {
     const figure = data[chart.id];
-    await Plotly.newPlot(chart, figure.data, layoutOf(figure), config);
+    await Plotly.newPlot(chart, figure.data, Charts.layoutOf(figure), Charts.config());
   }
 
   // --- a logarithmic x axis for the curves, where methods differ by orders of magnitude
