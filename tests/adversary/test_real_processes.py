@@ -233,12 +233,13 @@ class Liar:
                 await call.write(self.frame(message, number))
             while (data := await call.read()) is not grpc.aio.EOF:
                 found += self._read(data)
-                if open_envelope(data, "server").kind == Kind.END:
-                    await call.write(control(Kind.BYE, last_word))
-                elif last_word is not None:
-                    await call.write(seal_envelope(Kind.ACK, 0, 0))  # a heartbeat
-                elif found:
+                over = open_envelope(data, "server").kind == Kind.END
+                if not over and last_word is None and found:
                     break
+                if over or last_word is not None:
+                    word = control(Kind.BYE, last_word) if over else seal_envelope(Kind.ACK, 0, 0)  # or a heartbeat
+                    with suppress(grpc.aio.AioRpcError):  # the server may have ended the call by now
+                        await call.write(word)
             call.cancel()
         return found
 

@@ -81,17 +81,17 @@ def show(
       colonnade audit show runs/server
       colonnade audit show runs/server --event refused --since 2d --json
     """
-    import json
     from collections import deque
 
     from colonnade.drivers.chained_file import generations, read_lines
+    from colonnade.protocol.strict_json import to_json
 
     begin = _begin(since)
     files = [path for name in _files(place) for path in generations(name)]
     lines = (line for line in read_lines(files) if str(line.get("time", "")) >= begin)
     found = deque((line for line in lines if not event or line.get("event") in event), last or None)
     for line in found:
-        print(json.dumps(line, ensure_ascii=True) if as_json else _words(line))
+        print(to_json(line) if as_json else _words(line))
     if not found and not as_json:
         say("No such line.")
 

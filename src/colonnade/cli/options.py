@@ -1,11 +1,12 @@
 """Options and arguments that several commands share."""
 
-import json
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 from typer.core import TyperCommand
+
+from colonnade.protocol.strict_json import to_json
 
 __all__ = [
     "Address",
@@ -152,7 +153,7 @@ class ListsMethods(TyperCommand):
 
 def with_dropped(settings: list[str] | None, columns: list[str] | None) -> list[str] | None:
     """Add --drop-columns to the settings, as `party.drop_columns`."""
-    return [*(settings or []), f"party.drop_columns={json.dumps(columns)}"] if columns else settings
+    return [*(settings or []), f"party.drop_columns={to_json(columns)}"] if columns else settings
 
 
 def names_in(text: str) -> list[str]:

@@ -83,10 +83,10 @@ class PartySide(OwnSide):
         return before.party(setup, share.fitted, config.party.drop_columns)
 
     def write_model(self) -> None:
-        """Write the trained network, for later runs."""
-        if isinstance(self.role, Trained):
-            run = (self.out / "state" / "run_id").read_text(encoding="ascii")
-            tensors = self.role.trained()[self.name]
+        """Write the trained network, for later runs; not if the server has only said that the run is over."""
+        path = self.out / "state" / "run_id"
+        if isinstance(self.role, Trained) and path.is_file():
+            run, tensors = path.read_text(encoding="ascii"), self.role.trained()[self.name]
             write_models(
                 self.out, run, [member_of_party(self.setup, self.plan.method.name, tensors, self.share.fitted)]
             )

@@ -20,6 +20,7 @@ from typing import Any
 
 from colonnade.drivers.files import BINARY, locked, make_room, sync_folder
 from colonnade.protocol.chain import START, chained, follows, receipt_of
+from colonnade.protocol.strict_json import to_json
 
 __all__ = ["ChainBroken", "ChainedFile", "Verdict", "generations", "read_lines", "utc", "verify"]
 
@@ -80,7 +81,7 @@ class ChainedFile:
     def _write(self, file: int, content: dict[str, Any]) -> None:
         first = {} if os.fstat(file).st_size else {"follows": self._before}
         line = chained(self._number, self._before, content | first)
-        data = (json.dumps(line) + "\n").encode()
+        data = (to_json(line) + "\n").encode()
         if os.write(file, data) != len(data):
             raise OSError(f"{self.path}: only a part of a line was written")
         self._number, self._before, self._end = self._number + 1, line["hash"], os.fstat(file).st_size

@@ -7,7 +7,6 @@ All files of one export are written beside their names first, and renamed when a
 """
 
 import hashlib
-import json
 from collections.abc import Iterable, Mapping, Sequence
 from math import isfinite
 from pathlib import Path
@@ -26,6 +25,7 @@ from colonnade.models.continued import FALLBACK, THETA
 from colonnade.models.polynomial import Polynomial
 from colonnade.protocol.errors import CheckpointError, ModelError
 from colonnade.protocol.messages import Array
+from colonnade.protocol.strict_json import to_json
 
 __all__ = ["export_members", "layers_of"]
 
@@ -48,7 +48,7 @@ def _files_of(member: TrainedMember, run: str, onnx: bool) -> dict[str, bytes]:
     layers = layers_of(member)
     weights = safetensors.numpy.save(tensors, {"format": "pt"})
     about = _about(member, run, layers, hashlib.sha256(weights).hexdigest())
-    files = {f"{member.name}.safetensors": weights, f"{member.name}.json": json.dumps(about, indent=2).encode() + b"\n"}
+    files = {f"{member.name}.safetensors": weights, f"{member.name}.json": to_json(about, indent=2).encode() + b"\n"}
     if onnx:
         from colonnade.results.export_onnx import onnx_of  # noqa: PLC0415 - an extra
 
