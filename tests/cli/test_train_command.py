@@ -39,8 +39,8 @@ def type_in(*words):
 def test_a_members_certificate_says_which_member_it_is(called, certificates, tmp_path):
     type_in(config(tmp_path, "[party]\ndata = 'x.csv'", certificates), "--continue", tmp_path, "--drop-columns", "fax")
     type_in(config(tmp_path, "[server]\ndata = 'x.csv'", certificates, "server"), "--out", "runs/x")
-    (first, given, _), (second, also, _) = called
-    assert (first, given[1], given[-2:]) == ("join", "bank", (tmp_path, ["fax"]))
+    (first, given, named), (second, also, _) = called
+    assert (first, given[1], named["continues"], named["drop_columns"]) == ("join", "bank", tmp_path, ["fax"])
     assert second == "serve" and str(also[2]) == "runs/x"
 
 

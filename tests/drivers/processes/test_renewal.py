@@ -1,6 +1,7 @@
 """Renewals and revocations in the federation's folder, with a clock that the test sets."""
 
 import asyncio
+import io
 import stat
 import sys
 from datetime import UTC, datetime, timedelta
@@ -13,6 +14,7 @@ from colonnade.drivers.processes.certificates import Identity, fingerprint, read
 from colonnade.drivers.processes.dial import ask_status
 from colonnade.drivers.processes.identity import key_digest
 from colonnade.drivers.processes.limits import Limits
+from colonnade.drivers.processes.logs import Log
 from colonnade.drivers.processes.members import list_code
 from colonnade.drivers.processes.members_overview import overview
 from colonnade.drivers.processes.node import Node
@@ -182,7 +184,7 @@ def at_clock(tmp_path, tools):
 
 async def _hear(tools, own, party, act):
     node = Node.__new__(Node)  # the service needs limits, peers and a log only
-    node.limits, node.peers, node.refused, node.log = tools.CALM, {}, {}, None
+    node.limits, node.peers, node.refused, node.log = tools.CALM, {}, {}, Log("server", stream=io.StringIO())
     made = service.Service(node, own, {}, lambda *_: None, dict)
     address = await made.start("127.0.0.1:0")
     try:
