@@ -465,6 +465,7 @@ def test_a_guest_that_never_reads_holds_few_calls(tmp_path: Path) -> None:
     assert [line for line in events(log, "refused") if "too many calls" in line["cause"]]
 
 
+@pytest.mark.slow  # on busy cores the hostile client can be slower than the limits that the server has for it
 def test_floods_leave_nothing_behind(tmp_path: Path) -> None:
     """Repeats are dropped; a party has at most one upload and one query queued, however many it sends."""
     codec = Codec(fuzz.MESSAGES)
