@@ -9,8 +9,8 @@ in /var/tmp, because /tmp may be in memory, where a sync costs nothing; a line s
     python benchmarks/network.py [--seconds 4] [--rounds 3] [--parties 1,4] [--against FOLDER]
 
 `--against` also runs this script with the driver of another checkout, in turns with this one. It prints
-the ratio of the two: of round trips, and of processor time for a round trip, which a busy machine disturbs less. The other
-checkout must have the classes that this script uses.
+the ratio of the two: of round trips, and of processor time for a round trip, which a busy machine disturbs less.
+The other checkout must have the classes that this script uses.
 """
 
 import argparse
