@@ -255,8 +255,9 @@ class Liar:
         return answer
 
     def stays(self, *messages: Message, last_word: Bye = GOODBYE) -> None:
-        """Join, say this and nothing more, until the server says that the run has ended."""
-        self.here.act(self._say(messages, last_word))
+        """Join, say this and nothing more, until the server ends the call, with or without a farewell."""
+        with suppress(grpc.aio.AioRpcError):
+            self.here.act(self._say(messages, last_word))
 
 
 def upload(step: int, rows: Any, width: int = WIDTH) -> Embeddings:
