@@ -69,7 +69,12 @@ def run_block(name: str, first: int, count: int) -> dict[str, Any]:
     """Run cases `first`, … of a method; counts and faults."""
     counts, faults = Counter[str](cases=count), []
     for seed in range(first, first + count):
-        outcome = case(name, seed)
+        try:
+            outcome = case(name, seed)
+        except Exception as error:  # the simulator itself failed: this case is a fault, and the others still run
+            counts["crash"] += 1
+            faults.append({"seed": seed, "fault": "crash", "what": f"simulator: {error!r}", "where": ""})
+            continue
         counts["refused"] += outcome.refused > 0
         counts["lost"] += outcome.lost
         counts["harm" if outcome.fault in HARM else outcome.fault or outcome.end] += 1

@@ -53,6 +53,7 @@ def test_honest_members_survive_a_liar_among_parties_that_sum(name, seed):
         ("fedvs", 70),  # a party shares its data again after a sum was ordered
         ("fedvs", 77),  # the server sends two parties different orders
         ("fedvs", 102),  # shares before any exchange
+        ("fedvs", 295),  # a party spoils attempt after attempt, and the deadline doubles each time
         ("ignore", 202),  # embeddings of a round far ahead
         ("t-sync", 281),  # an absurd number of a request
     ],

@@ -60,6 +60,7 @@ PREPARING, SHARING, AGREED, ANSWERING, DECODING = "preparing", "sharing", "agree
 WAITING = "waiting"
 DEADLINE = "deadline"  # the timer of the phase
 AHEAD = 64  # attempts
+LONGEST = 1024  # times deadline_s: a member that spoils every attempt does not stop the others for years
 
 
 def averaging_network(setup: ServerSetup[Options], method: str) -> ServerNetwork:
@@ -242,7 +243,8 @@ class Server(Counting[State]):
     def _give_more_time(self) -> None:
         """Double the deadline after an attempt failed by it: if it is too short, all further attempts would fail."""
         if self.state.deadline is not None:
-            self.state.deadline *= 2
+            longest = round(LONGEST * self.options.deadline_s * NANOSECONDS)
+            self.state.deadline = min(2 * self.state.deadline, longest)
 
     @on(Shared, PARTY)
     def shared(self, sender: str, message: Shared) -> None:
