@@ -64,7 +64,9 @@ def checks_of(found: Sequence[Finding]) -> list[list[str]]:
     table = [["claim", "holds if", "here", "verdict"]]
     for one in found:
         check = one.check
-        between = f" {'/' if check.compare == 'ratio' else '−'} {check.against}" if check.against else ""
+        other = check.against or (check.row if check.in_column else "")
+        where = f" in {check.in_column}" if check.in_column else ""
+        between = f" {'/' if check.compare == 'ratio' else '−'} {other}{where}" if other else ""
         here = ", ".join(f"{column} {number:.3g}" for column, number in one.numbers.items())
         why = f"; {UNTESTED}: {one.why}" if one.why else ""
         says = check.says + (" (our control)" if check.control else "")
@@ -101,7 +103,7 @@ def _over_columns(item: Item, result: Result) -> list[Panel]:
         if here:
             lines.append(Line(row.name, [x or 0.0 for x, _ in here], [y for _, y in here]))
         said = [(x, row.paper[name]) for name, x in places.items() if name in row.paper and x is not None]
-        if here and len(said) > 1:
+        if here and len(said) > 1 and item.figure and item.figure.paper:
             lines.append(Line(f"{row.name}, paper", [x for x, _ in said], [y for _, y in said], row.name))
     return [Panel("", lines)]
 

@@ -110,7 +110,7 @@ def conduct(job: Job) -> Result:
 def _column(job: Job, column: Column) -> tuple[list[Cell], dict[str, Curve]]:
     tables, rows = job.tables(column), job.rows()
     tables["methods"] = {row.name: row.set for row in rows}
-    best, lost = _tuned(job, column, tables, [row.name for row in rows if row.tune])
+    best, lost = _tuned(job, column, tables, [row for row in rows if row.tune])
     cells, racing = list(lost), []
     for row, one in zip(rows, contestants(tables, [row.name for row in rows]), strict=True):
         if any(cell.row == row.name for cell in lost):
@@ -126,19 +126,17 @@ def _column(job: Job, column: Column) -> tuple[list[Cell], dict[str, Curve]]:
     return cells, _curves(job, by_row)
 
 
-def _tuned(
-    job: Job, column: Column, tables: dict[str, Any], labels: Sequence[str]
-) -> tuple[dict[str, Best], list[Cell]]:
+def _tuned(job: Job, column: Column, tables: dict[str, Any], rows: Sequence[Row]) -> tuple[dict[str, Best], list[Cell]]:
     """The best point of each row, by its validation rows, and the cells of rows that have none."""
     tune = job.item.tune
-    if tune is None or not labels:
+    if tune is None or not rows:
         return {}, []
-    job.tell(f"{job.item.id}, {column.name}: choosing {tune.key} on the validation rows")
-    grid = {tune.key: (tune.quick or tune.values) if job.size == "quick" else tune.values}
-    entries = entries_of(grid_contestants(tables, labels, grid), tune.seeds)
-    _race(job, "tune", column, entries)
-    best = {one.method: one for one in best_of(entries, labels, grid, tune.by)}
-    return best, [_lost(job, column, name, entries, grid) for name in labels if name not in best]
+    grids = {row.name: tune.of(row, job.size) for row in rows}
+    job.tell(f"{job.item.id}, {column.name}: choosing {', '.join(tune.grid)} on the validation rows")
+    racing = [one for name, grid in grids.items() for one in grid_contestants(tables, [name], grid)]
+    entries = _race(job, "tune", column, entries_of(racing, tune.seeds))
+    best = {one.method: one for name, grid in grids.items() for one in best_of(entries, [name], grid, tune.by)}
+    return best, [_lost(job, column, name, entries, grid) for name, grid in grids.items() if name not in best]
 
 
 def _lost(job: Job, column: Column, name: str, entries: Sequence[Entry], grid: Grid) -> Cell:
@@ -170,7 +168,7 @@ def _cell(job: Job, column: Column, name: str, runs: list[Entry], best: Best | N
     fault = next((why for run in runs if (why := run.unsuitable or run.error or flaw_of(run.summary))), "")
     values = [] if fault else [_scaled(job, run) for run in runs]
     adapted = {f"{key}: {words}" for run in runs for key, words in run.adapted.items()}
-    warned = {text for run in runs for text in run.remarks}
+    warned = {text for run in runs for text in run.remarks if not text.startswith("ended early")}
     return Cell(
         row=name, column=column.name, values=values, fault=fault, remarks=sorted(adapted | warned),
         chosen=best.point if best else {}, edges=best.edges if best else [],

@@ -20,6 +20,7 @@ __all__ = ["Check", "Column", "Figure", "Item", "Measure", "Row", "Size", "Tune"
 
 PAPERS = ("VAFL", "VFL-Cascaded", "Flex-VFL", "AsySQN", "FedVS")
 Settings = dict[str, Any]  # dotted key → value
+Grid = dict[str, list[Any]]  # dotted key → values
 
 
 class Column(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -40,7 +41,9 @@ class Row(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True)
     set: Settings = {}
     paper: dict[str, float] = {}
     tune: bool = True  # False: it runs with the settings as they are
-    full: bool = False
+    grid: Grid = {}  # its own grid, instead of the item's
+    quick: Grid = {}  # and for --quick
+    full: bool = False  # left out by --quick
 
 
 class Size(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -53,11 +56,15 @@ class Size(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True
 class Tune(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """Settings that every cell chooses by itself on the validation rows."""
 
-    key: str
-    values: list[Any]
-    quick: list[Any] = []  # fewer values for --quick; []: the same
+    grid: Grid
+    quick: Grid = {}  # a smaller grid for --quick; {}: the same
     by: Literal["metric", "loss", "time-to-target"] = "metric"
     seeds: int = 1
+
+    def of(self, row: Row, size: str) -> Grid:
+        """The grid of a row."""
+        own, small = row.grid or self.grid, row.quick or self.quick
+        return small if size == "quick" and small else own
 
 
 class Measure(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -80,6 +87,7 @@ class Figure(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     y_title: str = ""
     log_x: bool = False
     log_y: bool = False
+    paper: bool = True  # whether the paper's numbers are drawn: not if its units are others
 
 
 class Check(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -88,8 +96,9 @@ class Check(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
     says: str
     row: str
     holds: str  # e.g. "<= 0.9"
-    against: str = ""  # another row; "": the number itself is compared
-    compare: Literal["ratio", "difference"] = "ratio"  # with `against`
+    against: str = ""  # another row; "": the same row
+    in_column: str = ""  # of that row; "": the same column. With neither, the number itself is compared
+    compare: Literal["ratio", "difference"] = "ratio"
     columns: list[str] = []  # []: all
     control: bool = False  # a check of ours that the paper does not make
 

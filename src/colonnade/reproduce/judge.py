@@ -2,7 +2,7 @@
 
 import operator
 from collections.abc import Callable, Iterable
-from math import isfinite, isinf
+from math import isinf
 from typing import NamedTuple
 
 from colonnade.reproduce.item import Check, Item
@@ -56,6 +56,8 @@ def _judge(check: Check, item: Item, result: Result) -> Finding:
     why: list[str] = []
     sign, _, bound = check.holds.partition(" ")
     for column in check.columns or [one.name for one in item.columns]:
+        if column == check.in_column:
+            continue
         if column in result.untested:
             why.append(f"{column}: {result.untested[column]}")
             continue
@@ -69,19 +71,20 @@ def _judge(check: Check, item: Item, result: Result) -> Finding:
 
 def _number(check: Check, result: Result, column: str) -> tuple[float | None, str]:
     """What is compared in this column; None and the cause if there is nothing to compare."""
+    places = [(check.row, column)]
+    if check.against or check.in_column:
+        places.append((check.against or check.row, check.in_column or column))
     found = []
-    for row in filter(None, (check.row, check.against)):
-        cell = result.cell(row, column)
+    for row, where in places:
+        cell = result.cell(row, where)
         if cell is None or cell.number is None:
-            return None, f"{row}: {cell.fault if cell else 'left out by --quick'}"
+            return None, f"{row}: {cell.fault if cell else result.untested.get(where, 'left out by --quick')}"
         found.append(cell.number)
-    if not check.against:
+    if len(found) == 1:
         return found[0], ""
     first, second = found
     if isinf(first) and isinf(second):
         return None, "neither run reached its target"
     if check.compare == "difference":
         return first - second, ""
-    if isfinite(second) and second == 0:
-        return None, f"{check.against} is 0"
-    return first / second, ""
+    return (first / second, "") if second else (None, f"{check.against} is 0")
