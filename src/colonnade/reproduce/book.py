@@ -66,7 +66,7 @@ def checks_of(found: Sequence[Finding]) -> list[list[str]]:
         check = one.check
         other = check.against or (check.row if check.in_column else "")
         where = f" in {check.in_column}" if check.in_column else ""
-        between = f" {'/' if check.compare == 'ratio' else '−'} {other}{where}" if other else ""
+        between = f" {'−' if check.compare == 'difference' else '/'} {other}{where}" if other else ""
         here = ", ".join(f"{column} {number:.3g}" for column, number in one.numbers.items())
         why = f"; {UNTESTED}: {one.why}" if one.why else ""
         says = check.says + (" (our control)" if check.control else "")

@@ -85,9 +85,20 @@ class Job:
 
     def tables(self, column: Column) -> dict[str, Any]:
         """The config of a column, without a method."""
-        size = self.item.quick if self.size == "quick" else self.item.full
-        own = {"data.dir": str((self.data / column.data).resolve())} if column.data and self.data else {}
-        return apply_overrides(self.item.base, own | size.set | column.set)
+        settings = dict((self.item.quick if self.size == "quick" else self.item.full).set)
+        for name in column.use:
+            settings |= self.item.sets[name]
+        folder = str((self.data / column.data).resolve()) if self.data and column.data else ""
+        return _filled(apply_overrides(self.item.base, settings | column.set), folder)
+
+
+def _filled(value: Any, folder: str) -> Any:
+    """Replace {data} by the folder of the column's data."""
+    if isinstance(value, dict):
+        return {key: _filled(item, folder) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_filled(item, folder) for item in value]
+    return value.replace("{data}", folder) if isinstance(value, str) else value
 
 
 def conduct(job: Job) -> Result:

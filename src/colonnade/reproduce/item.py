@@ -27,10 +27,11 @@ class Column(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     """A data set or a setting."""
 
     name: str
-    data: str = ""  # a folder of --data; "": the data need no folder
+    data: str = ""  # a folder of --data, {data} in settings; "": the data need no folder
     gpu: bool = False  # needs a GPU
     full: bool = False  # left out by --quick
     x: float | None = None  # its place on the figure's x axis
+    use: list[str] = []  # names of `sets`, which come before `set`
     set: Settings = {}
 
 
@@ -98,7 +99,7 @@ class Check(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
     holds: str  # e.g. "<= 0.9"
     against: str = ""  # another row; "": the same row
     in_column: str = ""  # of that row; "": the same column. With neither, the number itself is compared
-    compare: Literal["ratio", "difference"] = "ratio"
+    compare: Literal["ratio", "difference", "range"] = "ratio"  # range: how far a row's numbers differ over the columns
     columns: list[str] = []  # []: all
     control: bool = False  # a check of ours that the paper does not make
 
@@ -116,6 +117,7 @@ class Item(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True
     measure: Measure
     checks: list[Check]
     base: dict[str, Any] = {}
+    sets: dict[str, Settings] = {}  # settings that several columns use
     quick: Size = Size()
     full: Size = Size(seeds=3)
     tune: Tune | None = None
@@ -160,6 +162,9 @@ def _check(item: Item, id: str) -> None:
         f"holds must be an operator and a number: {one.holds}"
         for one in item.checks
         if not re.fullmatch(r"(<=|>=|<|>) -?[\d.]+(e-?\d+)?", one.holds)
+    ]
+    wrong += [
+        f"column uses an unknown set: {name}" for one in item.columns for name in one.use if name not in item.sets
     ]
     if item.paper not in PAPERS:
         wrong.append(f"paper must be one of {', '.join(PAPERS)}")

@@ -55,6 +55,8 @@ def _judge(check: Check, item: Item, result: Result) -> Finding:
     held: dict[str, bool] = {}
     why: list[str] = []
     sign, _, bound = check.holds.partition(" ")
+    if check.compare == "range":
+        return _judge_range(check, item, result, OPERATORS[sign], float(bound))
     for column in check.columns or [one.name for one in item.columns]:
         if column == check.in_column:
             continue
@@ -67,6 +69,23 @@ def _judge(check: Check, item: Item, result: Result) -> Finding:
             continue
         numbers[column], held[column] = number, OPERATORS[sign](number, float(bound))
     return Finding(check, numbers, held, "; ".join(dict.fromkeys(why)))
+
+
+def _judge_range(
+    check: Check, item: Item, result: Result, holds: Callable[[float, float], bool], bound: float
+) -> Finding:
+    """Compare the range of a row over the columns with that of another row."""
+    ranges = []
+    for row in (check.row, check.against):
+        cells = [result.cell(row, column) for column in check.columns or [one.name for one in item.columns]]
+        numbers = [cell.number for cell in cells if cell is not None and cell.number is not None]
+        if len(numbers) < 2 or any(map(isinf, numbers)):
+            return Finding(check, {}, {}, f"{row}: fewer than two columns with numbers")
+        ranges.append(max(numbers) - min(numbers))
+    if not ranges[1]:
+        return Finding(check, {}, {}, f"{check.against} has the same number everywhere")
+    ratio = ranges[0] / ranges[1]
+    return Finding(check, {"range": ratio}, {"range": holds(ratio, bound)}, "")
 
 
 def _number(check: Check, result: Result, column: str) -> tuple[float | None, str]:
