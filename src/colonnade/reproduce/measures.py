@@ -40,6 +40,11 @@ def _busy(summary: Summary, rows: Rows) -> float | None:
     return sum(shares) / len(shares) if shares else None
 
 
+def _least_busy(summary: Summary, rows: Rows) -> float | None:
+    """The busy share of the party that waits most."""
+    return min((share for name, share in summary["utilisation"].items() if name != "server"), default=None)
+
+
 def _last(field: str) -> Callable[[Summary, Rows], float | None]:
     def at(summary: Summary, rows: Rows) -> float | None:
         return next((row[field] for row in reversed(rows) if row.get(field) is not None), None)
@@ -59,5 +64,6 @@ MEASURES: dict[str, Callable[[Summary, Rows], float | None]] = {
     "updates": lambda summary, rows: summary["updates"],
     "updates_per_s": lambda summary, rows: summary["updates"] / summary["clock_s"] if summary["clock_s"] else None,
     "busy": _busy,
+    "least_busy": _least_busy,
     "bytes": lambda summary, rows: summary["bytes_up"] + summary["bytes_down"] + summary["bytes_relayed"],
 }
