@@ -35,12 +35,16 @@ def test_honest_members_survive_a_liar(name):
     ("name", "seed"),
     [
         ("afsaga", 37),  # its part of the last evaluation
+        ("afsaga", 894),  # other members for each party: one moved again and again while it made a term
         ("afsgd", 198),  # a term over former members was an obstacle for ever
         ("afsvrg", 124),  # jobs that never end, by the server's word
+        ("afsvrg", 1098),  # silence: it was given up, and the others got no time to go on
         ("synsqn-saga", 37),  # its part of a round's sum
         ("synsqn-saga", 63),  # false numbers
         ("synsqn-sgd", 38),  # a round's result, for one party
         ("synsqn-svrg", 179),
+        ("synsqn-svrg", 519),  # a round's result twice, the second time at a barrier
+        ("synsqn-svrg", 3460),  # false numbers, and no Hello since: the error did not name it
     ],
 )
 def test_honest_members_survive_a_liar_among_parties_that_sum(name, seed):
