@@ -22,6 +22,16 @@ CASES = {
         {"party": "mlp:8", "embedding": 3, "server": "linear", "aggregate": "sum"},
         {"optimiser": "adam", "learning_rate": 0.01},
     ),
+    "l1": (
+        "diabetes",
+        {"party": "mlp:8", "embedding": 3, "server": "linear"},
+        {"loss": "l1", "learning_rate": 0.1},
+    ),
+    "huber": (
+        "diabetes",
+        {"party": "mlp:8", "embedding": 3, "server": "linear"},
+        {"loss": "huber", "huber_delta": 0.5, "learning_rate": 0.1},
+    ),
     "max": (
         "digits",
         {"party": "linear", "embedding": 10, "server": "none", "aggregate": "max"},
@@ -61,6 +71,15 @@ def trainable(reader):
     return copy.deepcopy(reader).requires_grad_(True).train()
 
 
+def error(train):
+    match train.get("loss"):
+        case "l1":
+            return nn.L1Loss()
+        case "huber":
+            return nn.HuberLoss(delta=train["huber_delta"])
+    return nn.MSELoss()
+
+
 def plain_torch(roles, data, model, train, batches):
     """A hand-written loop; from Colonnade it takes only the initial weights and the rows of each batch."""
     joint = Joint(
@@ -88,7 +107,7 @@ def plain_torch(roles, data, model, train, batches):
         elif data.task.kind == "binary":
             loss = nn.functional.binary_cross_entropy_with_logits(output[:, 0], y[index].float())
         else:
-            loss = nn.functional.mse_loss(output[:, 0], (y[index] - y.mean()) / y.std(correction=0))
+            loss = error(train)(output[:, 0], (y[index] - y.mean()) / y.std(correction=0))
         losses.append(loss.item())
         if "regulariser" in train:
             loss = loss + train["regulariser"]["weight"] / 2 * sum((p**2).sum() for p in joint.parts.parameters())

@@ -51,6 +51,9 @@ def test_a_method_without_networks_keeps_its_own_step() -> None:
         "train.optimiser": "own step", "train.learning_rate": "own rate", "train.regulariser": "own penalty",
     }  # fmt: skip
     assert not changes("vafl", model=model, train=train)
+    loss = {"loss": "huber", "huber_delta": 0.5}
+    assert changes("asysqn-sgd", train=loss) == {"train.loss": "own loss", "train.huber_delta": "own loss"}
+    assert not changes("vafl", train=loss)
     assert not changes("asysqn-sgd", model=model, train={"optimiser": "sgd", "learning_rate": 0.02}), "the rate is kept"
 
 

@@ -92,6 +92,8 @@ REFUSALS = [
     ({"train": {"regulariser": [{}, {}]}}, "train.regulariser", "one entry for each of 4 parties"),
     ({"train": {"step_rule": "cosine"}}, "train.step_rule", "use 'constant', 'inverse-sqrt' or 'inverse'"),
     ({"train": {"step_rule": "inverse-sqrt", "seconds": 3}}, "train.step_rule", "limit by updates or epochs"),
+    ({"train": {"loss": "l1"}}, "train.loss", "is for numbers as labels, but these labels have 10 classes"),
+    ({"train": {"huber_delta": 2}}, "train.huber_delta", "needs train.loss = 'huber'"),
     ({"train": {"step_offset": 0}}, "train.step_offset", "must be above 0"),
     ({"train": {"trace": "all"}}, "train.trace", "use 'headers' or 'full'"),
     ({"model": {"embedding": 0}}, "model.embedding", "must be 1 or more"),

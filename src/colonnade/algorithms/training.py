@@ -8,12 +8,13 @@ from dataclasses import dataclass
 from math import ceil, sqrt
 from typing import Literal
 
-from colonnade.models import OptimiserSpec, Regulariser
+from colonnade.models import LossSpec, OptimiserSpec, Regulariser
 from colonnade.protocol.events import NANOSECONDS
 
 __all__ = ["Cadence", "Every", "StepRule", "Training"]
 
 Unit = Literal["updates", "epochs", "seconds"]
+SQUARED = LossSpec()
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +70,7 @@ class Training:
     patience: int = 0  # the run ends after this many evaluations without improvement; 0: it runs to its limit
     measured: bool = False  # learning_rate = "auto": each role measures its step size, starting from the rates
     party_dropout: float = 0.0  # p: the probability that the server replaces a party's block of a row by its fallback
+    loss: LossSpec = SQUARED  # of a regression
 
     @property
     def rows_per_epoch(self) -> int:

@@ -104,4 +104,6 @@ def _train(train: TrainConfig, method: Method[Any]) -> dict[str, _Change]:
             changes["learning_rate"] = _Change(usual.learning_rate, "own rate")
     if train.regulariser != usual.regulariser:
         changes["regulariser"] = _Change(usual.regulariser, "own penalty")
+    if train.loss is not None:
+        changes |= {"loss": _Change(None, "own loss"), "huber_delta": _Change(None, "own loss")}
     return changes

@@ -109,6 +109,8 @@ class TrainConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     learning_rate: float | RoleRates | Literal["auto"] = "auto"
     optimiser: str | dict[str, Any] | None = None  # left out: the method's own; "sgd" if a rate is given
     regulariser: Regulariser | list[Regulariser] = Regulariser()
+    loss: Literal["squared", "l1", "huber"] | None = None  # of numbers as labels; left out: squared
+    huber_delta: float | None = None  # δ of loss = "huber", in standard deviations of the training labels; left out: 1
     step_rule: str = "constant"
     step_offset: float = 1000.0  # K0 of step_rule = "inverse"
     epochs: float | None = None

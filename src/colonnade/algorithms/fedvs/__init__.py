@@ -28,7 +28,7 @@ from colonnade.algorithms.fedvs.plain_server import PlainServer
 from colonnade.algorithms.fedvs.prediction import CodedPredictor
 from colonnade.algorithms.fedvs.server import Server
 from colonnade.algorithms.leaving import LEAVING_PAYLOADS
-from colonnade.algorithms.method import Capabilities, Defaults, Method, PartySetup, ServerSetup
+from colonnade.algorithms.method import OPTIONAL_KEYS, Capabilities, Defaults, Method, PartySetup, ServerSetup
 from colonnade.algorithms.prediction.plain import PlainPredictor
 from colonnade.algorithms.remarks import Remark
 from colonnade.privacy.sharing import Segmentation
@@ -83,7 +83,7 @@ def _baseline(
     return Method(
         name, paper, summary, reveals, options, payloads, PlainServer, PlainParty,
         exposes=NOISY_EMBEDDINGS if issubclass(options, WaitDpOptions) else PLAIN_EMBEDDINGS, observations=PLAIN,
-        predictor=PlainPredictor(), capabilities=Capabilities(aggregates=(MEAN,)),
+        predictor=PlainPredictor(), capabilities=Capabilities(aggregates=(MEAN,), train_keys=OPTIONAL_KEYS),
         defaults=defaults, page=_PAGE,
     )  # fmt: skip
 
@@ -102,7 +102,9 @@ METHODS = (
         exposes=SUMS,
         observations=OBSERVATIONS,
         predictor=CodedPredictor(),
-        capabilities=Capabilities(peers=True, party_models=("polynomial",), aggregates=(MEAN,)),
+        capabilities=Capabilities(
+            peers=True, party_models=("polynomial",), aggregates=(MEAN,), train_keys=OPTIONAL_KEYS
+        ),
         defaults=replace(DEFAULTS, patience=0),
         page=_PAGE,
     ),

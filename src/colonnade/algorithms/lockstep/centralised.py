@@ -16,7 +16,7 @@ from colonnade.algorithms.method import SERVER, Options, PartySetup, ServerSetup
 from colonnade.algorithms.networks import party_rate
 from colonnade.algorithms.prediction.predictor import Predictor, TrainedRoles
 from colonnade.algorithms.training_progress import END_TIMER, EVALUATE_TIMER, TrainingProgress
-from colonnade.models import Network, Objective, ServerNetwork, aggregated_width, party_module, server_module
+from colonnade.models import Network, ServerNetwork, aggregated_width, party_module, server_module
 from colonnade.models.metrics import measure
 from colonnade.models.server import aggregate
 from colonnade.protocol.errors import TrainingDiverged
@@ -85,7 +85,7 @@ class Centralised(Chassis[RoleState]):
         super().__init__(SERVER, {}, RoleState())
         self._training = training = server.training
         self._x, self._x_test = tuple(party.train for party in parties), tuple(party.test for party in parties)
-        objective = Objective(server.task, server.y_train, server.target_scale)
+        objective = server.objective()
         self._targets, self._y_test = objective.targets(server.y_train), server.y_test
         self._how, self._names = server.aggregate, server.parties
         inputs = aggregated_width(server.aggregate, server.widths)

@@ -1,0 +1,80 @@
+"""How the roles step, from `[train]`: the loss, the rule of the rates, and which keys a method obeys."""
+
+import re
+from typing import Any
+
+from colonnade.algorithms import METHODS
+from colonnade.algorithms.method import OPTIONAL_KEYS, Method, Options
+from colonnade.algorithms.training import Every, StepRule
+from colonnade.config.schema import TrainConfig
+from colonnade.data import Task
+from colonnade.models import LossSpec
+from colonnade.protocol.errors import ConfigError
+
+__all__ = ["every_of", "loss_of", "refuse_unsupported", "step_rule"]
+
+# Why a linear method cannot obey a key, and what to do instead.
+_LINEAR = {
+    "loss": "a linear method has its own losses: set protocol.loss ('ridge' or 'huber' for numbers). There is no 'l1': "
+    "its second derivative, from which these methods take the size and direction of a step, is 0",
+}
+
+
+def refuse_unsupported(train: TrainConfig, method: Method[Any]) -> None:
+    """Raise ConfigError for a key that the method's roles would ignore."""
+    for name in OPTIONAL_KEYS:
+        value, key = getattr(train, name), f"train.{name}"
+        if value is None or name in method.capabilities.train_keys:
+            continue
+        if method.defaults.party is None and name in _LINEAR:
+            raise ConfigError(key, value, f"{method.name}: {_LINEAR[name]}")
+        able = ", ".join(able.name for able in METHODS.values() if name in able.capabilities.train_keys)
+        raise ConfigError(key, value, f"{method.name} does not support it: use one of {able}, or leave the key out")
+
+
+def loss_of(train: TrainConfig, task: Task | None) -> LossSpec:
+    """Return the loss of a regression; a party does not know the task."""
+    if train.loss is not None and task is not None and task.kind != "regression":
+        advice = f"is for numbers as labels, but these labels have {len(task.classes)} classes: leave it out"
+        raise ConfigError("train.loss", train.loss, advice)
+    if train.huber_delta is not None and train.loss != "huber":
+        raise ConfigError("train.huber_delta", train.huber_delta, "needs train.loss = 'huber'")
+    delta = 1.0 if train.huber_delta is None else train.huber_delta
+    if not 0 < delta < float("inf"):
+        advice = "must be above 0 (in standard deviations of the training labels)"
+        raise ConfigError("train.huber_delta", delta, advice)
+    return LossSpec(train.loss or "squared", delta)
+
+
+def step_rule(train: TrainConfig, limit: Every, batch: int, rows: int, parties: int, options: Options) -> StepRule:
+    if train.step_rule not in ("constant", "inverse-sqrt", "inverse"):
+        raise ConfigError("train.step_rule", train.step_rule, "use 'constant', 'inverse-sqrt' or 'inverse'")
+    if not train.step_offset > 0:
+        raise ConfigError("train.step_offset", train.step_offset, "must be above 0 (the K0 of 1/(k + K0))")
+    planned = limit.updates(options.threshold(parties) * batch, rows * parties)
+    if train.step_rule == "inverse-sqrt" and planned is None:
+        raise ConfigError(
+            "train.step_rule", train.step_rule, "c/√K needs the number of updates: limit by updates or epochs"
+        )
+    return StepRule(train.step_rule, planned or 1, train.step_offset)  # type: ignore[arg-type]
+
+
+_AMOUNT = re.compile(r"^\s*([+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)\s*(s|seconds?|epochs?|updates?)\s*$")
+
+
+def every_of(key: str, value: int | str | None, limit: Every, parts: int) -> Every:
+    """Parse 50 (updates), "2 s" or "0.5 epochs"; None: a fixed number of parts of the whole run."""
+    if value is None:
+        amount = limit.amount / parts
+        return Every(limit.unit, max(1.0, round(amount)) if limit.unit == "updates" else amount)
+    if isinstance(value, int):
+        every = Every("updates", value)
+    else:
+        match = _AMOUNT.match(value)
+        if match is None:
+            raise ConfigError(key, value, "give a number of updates, or e.g. '2 s' or '0.5 epochs'")
+        unit = {"s": "seconds", "e": "epochs", "u": "updates"}[match[2][0]]
+        every = Every(unit, float(match[1]))  # type: ignore[arg-type]
+    if not 0 < every.amount < float("inf"):
+        raise ConfigError(key, value, "must be above 0")
+    return every

@@ -1,0 +1,67 @@
+"""Options of `[train]` in whole runs: what they change, and what a method without them says."""
+
+import pytest
+
+from colonnade.config.schema import from_dict
+from colonnade.experiments.run import prepare
+from colonnade.protocol.errors import ConfigError
+
+LINEAR = ["asysqn-sgd", "synsqn-saga"]
+NETWORKS = ["swift", "cascaded", "flex", "fedvs"]  # `sync` and `centralised` are compared with plain torch
+
+
+def run(tmp_path, name, source="diabetes", protocol=None, **sections):
+    tables = {
+        "data": {"source": source, "parties": 4},
+        "protocol": {"name": name, **(protocol or {})},
+        "train": {"updates": 12, "eval_every": 6, "batch_size": 32, **sections.pop("train", {})},
+        **sections,
+    }
+    folder = tmp_path / f"run-{len(list(tmp_path.iterdir()))}"
+    return prepare(from_dict(tables), out=folder).execute()
+
+
+def refused(name, **sections):
+    tables = {"data": {"source": "diabetes", "parties": 4}, "protocol": {"name": name}, **sections}
+    with pytest.raises(ConfigError) as caught:
+        prepare(from_dict(tables))
+    return str(caught.value)
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+def test_every_method_with_networks_takes_the_loss(name, tmp_path):
+    squared, huber = (run(tmp_path, name, train=train) for train in ({}, {"loss": "huber", "huber_delta": 0.3}))
+    assert squared["status"] == huber["status"] == "finished"
+    assert squared["weights_sha256"] != huber["weights_sha256"]
+
+
+def test_shared_labels_take_the_loss_too(tmp_path):
+    runs = [run(tmp_path, "flex", protocol={"labels": "shared"}, train=train) for train in ({}, {"loss": "l1"})]
+    assert runs[0]["weights_sha256"] != runs[1]["weights_sha256"]
+
+
+@pytest.mark.parametrize("name", LINEAR)
+def test_a_linear_method_has_its_own_losses(name, tmp_path):
+    ridge, huber = (run(tmp_path, name, protocol=protocol) for protocol in ({}, {"loss": "huber"}))
+    assert huber["status"] == "finished" and huber["weights_sha256"] != ridge["weights_sha256"]
+    said = refused(name, train={"loss": "l1"})
+    assert said.startswith(f"train.loss = 'l1': {name}: a linear method has its own losses: set protocol.loss")
+
+
+@pytest.mark.parametrize(
+    ("name", "sections", "message"),
+    [
+        ("vafl", {"train": {"loss": "huber", "huber_delta": 0}}, "train.huber_delta = 0.0: must be above 0"),
+        ("vafl", {"train": {"loss": "mape"}}, "train.loss = 'mape': invalid enum value 'mape'"),
+    ],
+)
+def test_refusals(name, sections, message):
+    assert message in refused(name, **sections)
+
+
+def test_hubers_delta_of_a_linear_method():
+    with pytest.raises(ConfigError, match=r"protocol.huber_delta = 2.0: needs protocol.loss = 'huber'"):
+        prepare(from_dict({"data": {"source": "diabetes"}, "protocol": {"name": "afsgd", "huber_delta": 2.0}}))
+    with pytest.raises(ConfigError, match="must be above 0 standard deviations"):
+        tables = {"name": "afsgd", "loss": "huber", "huber_delta": -1.0}
+        prepare(from_dict({"data": {"source": "diabetes"}, "protocol": tables}))
