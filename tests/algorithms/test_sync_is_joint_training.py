@@ -37,6 +37,16 @@ CASES = {
         {"party": "linear", "embedding": 10, "server": "none", "aggregate": "max"},
         {"learning_rate": 0.1, "step_rule": "inverse", "step_offset": 5.0},
     ),
+    "cosine": (
+        "digits",
+        {"party": "dense", "embedding": 6, "server": "linear"},
+        {"learning_rate": 0.2, "step_rule": "cosine", "warm_up": 4},
+    ),
+    "step": (
+        "breast-cancer",
+        {"party": "dense", "embedding": 4, "server": "linear"},
+        {"optimiser": "adam", "learning_rate": 0.02, "step_rule": "step", "step_every": 3, "step_factor": 0.5},
+    ),
     "l2": (
         "breast-cancer",
         {"party": "mlp:8", "embedding": 4, "server": "mlp:4", "aggregate": "mean"},
@@ -80,6 +90,17 @@ def error(train):
     return nn.MSELoss()
 
 
+def share_of_rate(train, k):
+    match train.get("step_rule"):
+        case "inverse":
+            return train["step_offset"] / (k + train["step_offset"])
+        case "step":
+            return train["step_factor"] ** (k // train["step_every"])
+        case "cosine":
+            return min(1, (k + 1) / train["warm_up"]) * (1 + np.cos(np.pi * k / STEPS)) / 2
+    return 1
+
+
 def plain_torch(roles, data, model, train, batches):
     """A hand-written loop; from Colonnade it takes only the initial weights and the rows of each batch."""
     joint = Joint(
@@ -111,10 +132,8 @@ def plain_torch(roles, data, model, train, batches):
         losses.append(loss.item())
         if "regulariser" in train:
             loss = loss + train["regulariser"]["weight"] / 2 * sum((p**2).sum() for p in joint.parts.parameters())
-        if train.get("step_rule") == "inverse":
-            offset = train["step_offset"]
-            for group, first in zip(optimiser.param_groups, first_rates, strict=True):
-                group["lr"] = first * offset / (k + offset)
+        for group, first in zip(optimiser.param_groups, first_rates, strict=True):
+            group["lr"] = first * share_of_rate(train, k)
         optimiser.zero_grad()
         loss.backward()
         optimiser.step()

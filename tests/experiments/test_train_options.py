@@ -40,6 +40,13 @@ def test_shared_labels_take_the_loss_too(tmp_path):
     assert runs[0]["weights_sha256"] != runs[1]["weights_sha256"]
 
 
+@pytest.mark.parametrize("name", ["cascaded", "flex", "fedvs", "asysqn-sgd", "synsqn-saga"])
+def test_every_method_takes_a_rule(name, tmp_path):
+    rules = ({}, {"step_rule": "cosine", "warm_up": 3}, {"step_rule": "step", "step_every": 4})
+    runs = [run(tmp_path, name, train=rule) for rule in rules]
+    assert {s["status"] for s in runs} == {"finished"} and len({s["weights_sha256"] for s in runs}) == 3
+
+
 @pytest.mark.parametrize("name", LINEAR)
 def test_a_linear_method_has_its_own_losses(name, tmp_path):
     ridge, huber = (run(tmp_path, name, protocol=protocol) for protocol in ({}, {"loss": "huber"}))

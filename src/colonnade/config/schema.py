@@ -113,6 +113,9 @@ class TrainConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     huber_delta: float | None = None  # δ of loss = "huber", in standard deviations of the training labels; left out: 1
     step_rule: str = "constant"
     step_offset: float = 1000.0  # K0 of step_rule = "inverse"
+    step_factor: float | None = None  # of step_rule = "step"; left out: 0.1
+    step_every: int | str | None = None  # of step_rule = "step": updates, or e.g. "5 epochs"
+    warm_up: int | str | None = None  # the rate rises for so long, before any rule
     epochs: float | None = None
     updates: int | None = None
     seconds: float | None = None

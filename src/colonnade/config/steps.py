@@ -1,11 +1,11 @@
 """How the roles step, from `[train]`: the loss, the rule of the rates, and which keys a method obeys."""
 
 import re
-from typing import Any
+from typing import Any, get_args
 
 from colonnade.algorithms import METHODS
 from colonnade.algorithms.method import OPTIONAL_KEYS, Method, Options
-from colonnade.algorithms.training import Every, StepRule
+from colonnade.algorithms.training import Every, Rule, StepRule
 from colonnade.config.schema import TrainConfig
 from colonnade.data import Task
 from colonnade.models import LossSpec
@@ -47,16 +47,47 @@ def loss_of(train: TrainConfig, task: Task | None) -> LossSpec:
 
 
 def step_rule(train: TrainConfig, limit: Every, batch: int, rows: int, parties: int, options: Options) -> StepRule:
-    if train.step_rule not in ("constant", "inverse-sqrt", "inverse"):
-        raise ConfigError("train.step_rule", train.step_rule, "use 'constant', 'inverse-sqrt' or 'inverse'")
+    """Return how the rates change; raises ConfigError for a rule that lacks a number or does not use one."""
+    rule = train.step_rule
+    if rule not in get_args(Rule):
+        raise ConfigError("train.step_rule", rule, f"use one of {', '.join(map(repr, get_args(Rule)))}")
     if not train.step_offset > 0:
         raise ConfigError("train.step_offset", train.step_offset, "must be above 0 (the K0 of 1/(k + K0))")
-    planned = limit.updates(options.threshold(parties) * batch, rows * parties)
-    if train.step_rule == "inverse-sqrt" and planned is None:
-        raise ConfigError(
-            "train.step_rule", train.step_rule, "c/√K needs the number of updates: limit by updates or epochs"
-        )
-    return StepRule(train.step_rule, planned or 1, train.step_offset)  # type: ignore[arg-type]
+    sizes = options.threshold(parties) * batch, rows * parties
+    planned = limit.updates(*sizes)
+    if rule in ("inverse-sqrt", "cosine") and planned is None:
+        advice = "needs the number of updates: limit the run by updates or epochs"
+        raise ConfigError("train.step_rule", rule, advice)
+    factor, every = _steps(train, limit, sizes)
+    warm_up = _updates("train.warm_up", train.warm_up, limit, sizes) if train.warm_up is not None else 0
+    if planned is not None and warm_up >= planned:
+        advice = f"must be shorter than the run: {warm_up} of {planned} updates"
+        raise ConfigError("train.warm_up", train.warm_up, advice)
+    return StepRule(rule, planned or 1, train.step_offset, factor, every, warm_up)  # type: ignore[arg-type]
+
+
+def _steps(train: TrainConfig, limit: Every, sizes: tuple[int, int]) -> tuple[float, int]:
+    """Return the factor and the updates of step_rule = "step"."""
+    if train.step_rule != "step":
+        for name in ("step_factor", "step_every"):
+            if (value := getattr(train, name)) is not None:
+                raise ConfigError(f"train.{name}", value, "needs train.step_rule = 'step'")
+        return 1.0, 1
+    factor = 0.1 if train.step_factor is None else train.step_factor
+    if not 0 < factor <= 1:
+        raise ConfigError("train.step_factor", factor, "must be above 0, and at most 1")
+    if train.step_every is None:
+        advice = "is missing: after how much training the rate falls, e.g. 1000 (updates) or '5 epochs'"
+        raise ConfigError("train.step_every", None, advice)
+    return factor, _updates("train.step_every", train.step_every, limit, sizes)
+
+
+def _updates(key: str, value: int | str, limit: Every, sizes: tuple[int, int]) -> int:
+    """Parse updates or epochs, and return updates of the global model."""
+    updates = every_of(key, value, limit, 1).updates(*sizes)
+    if updates is None or updates < 1:
+        raise ConfigError(key, value, "give at least 1 update, or e.g. '5 epochs': a rate changes with the updates")
+    return updates
 
 
 _AMOUNT = re.compile(r"^\s*([+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)\s*(s|seconds?|epochs?|updates?)\s*$")
