@@ -47,6 +47,11 @@ CASES = {
         {"party": "dense", "embedding": 4, "server": "linear"},
         {"optimiser": "adam", "learning_rate": 0.02, "step_rule": "step", "step_every": 3, "step_factor": 0.5},
     ),
+    "short": (
+        "digits",
+        {"party": "dense", "embedding": 6, "server": "linear"},
+        {"learning_rate": 0.3, "max_gradient_norm": {"server": 0.2, "party": [0.05, 0.1, 0.15]}},
+    ),
     "l2": (
         "breast-cancer",
         {"party": "mlp:8", "embedding": 4, "server": "mlp:4", "aggregate": "mean"},
@@ -119,7 +124,7 @@ def plain_torch(roles, data, model, train, batches):
     optimiser = kind(groups, **({"momentum": 0.9} if train.get("optimiser") == "momentum" else {}))
     first_rates = [group["lr"] for group in optimiser.param_groups]
     y = torch.from_numpy(np.asarray(data.y_train))
-    losses = []
+    losses, shortened = [], []
     for k, rows in enumerate(batches):
         index = torch.from_numpy(rows.astype(np.int64))
         output = joint([torch.from_numpy(block)[index] for block in data.train])
@@ -136,7 +141,12 @@ def plain_torch(roles, data, model, train, batches):
             group["lr"] = first * share_of_rate(train, k)
         optimiser.zero_grad()
         loss.backward()
+        if norms := train.get("max_gradient_norm"):
+            for part, norm in zip([joint.top, *joint.parts], [norms["server"], *norms["party"]], strict=True):
+                total = nn.utils.clip_grad_norm_(part.parameters(), norm)
+                shortened.append(total.item() > norm)
         optimiser.step()
+    assert not shortened or (any(shortened) and not all(shortened))
     return losses, joint
 
 

@@ -109,6 +109,27 @@ REFUSALS = [
     ({"train": {"warm_up": "3 s"}}, "train.warm_up", "give at least 1 update, or e.g. '5 epochs'"),
     ({"train": {"warm_up": 50, "updates": 50}}, "train.warm_up", "must be shorter than the run: 50 of 50 updates"),
     ({"train": {"step_rule": "inverse-sqrt", "seconds": 3}}, "train.step_rule", "limit the run by updates or epochs"),
+    ({"train": {"max_gradient_norm": 0}}, "train.max_gradient_norm", "must be above 0"),
+    (
+        {"train": {"max_gradient_norm": {"party": [1.0]}}},
+        "train.max_gradient_norm.party",
+        "a list needs one entry for each of 4 parties",
+    ),
+    (
+        {
+            "train": {"max_gradient_norm": 1.0},
+            "data": {"scale": "none"},
+            "privacy": {
+                "mechanism": "output",
+                "clip": 1.0,
+                "noise": 9.0,
+                "local_updates": "dp-sgd",
+                "dp_sgd": {"clip": 1.0, "noise": 9.0},
+            },
+        },
+        "train.max_gradient_norm",
+        "privacy.dp_sgd.clip already shortens the gradient of every record",
+    ),
     ({"train": {"loss": "l1"}}, "train.loss", "is for numbers as labels, but these labels have 10 classes"),
     ({"train": {"huber_delta": 2}}, "train.huber_delta", "needs train.loss = 'huber'"),
     ({"train": {"step_offset": 0}}, "train.step_offset", "must be above 0"),

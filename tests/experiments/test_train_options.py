@@ -47,6 +47,13 @@ def test_every_method_takes_a_rule(name, tmp_path):
     assert {s["status"] for s in runs} == {"finished"} and len({s["weights_sha256"] for s in runs}) == 3
 
 
+@pytest.mark.parametrize("name", ["cascaded", "flex", "fedvs"])
+def test_short_gradients_make_short_steps(name, tmp_path):
+    norms = ({}, {"max_gradient_norm": 1e3}, {"max_gradient_norm": {"party": 1e-3}})
+    free, long, short = (run(tmp_path, name, train={"learning_rate": 0.01, **norm}) for norm in norms)
+    assert free["weights_sha256"] == long["weights_sha256"] != short["weights_sha256"], "no gradient is so long"
+
+
 @pytest.mark.parametrize("name", LINEAR)
 def test_a_linear_method_has_its_own_losses(name, tmp_path):
     ridge, huber = (run(tmp_path, name, protocol=protocol) for protocol in ({}, {"loss": "huber"}))
@@ -59,6 +66,7 @@ def test_a_linear_method_has_its_own_losses(name, tmp_path):
     ("name", "sections", "message"),
     [
         ("vafl", {"train": {"loss": "huber", "huber_delta": 0}}, "train.huber_delta = 0.0: must be above 0"),
+        ("afsgd", {"train": {"max_gradient_norm": 1.0}}, "afsgd takes its steps from curvature and its own rate"),
         ("vafl", {"train": {"loss": "mape"}}, "train.loss = 'mape': invalid enum value 'mape'"),
     ],
 )

@@ -24,7 +24,7 @@ from colonnade.algorithms.training import Every, Training
 from colonnade.config.continuing import Continuation
 from colonnade.config.schema import Config, RoleDevices, RoleRates, TrainConfig, unknown_key
 from colonnade.config.settle import limits_of, settled
-from colonnade.config.steps import every_of, loss_of, refuse_unsupported, step_rule
+from colonnade.config.steps import every_of, gradient_norms, loss_of, refuse_unsupported, step_rule
 from colonnade.data import NOTHING_FITTED, Fitted, Partition, Task, load, split
 from colonnade.data.suggest import listing
 from colonnade.models import Factory, OptimiserSpec, default_metric
@@ -295,6 +295,7 @@ def make_plan(config: Config, parties: tuple[str, ...], rows: int, task: Task | 
     training, model = _training(config.train, count, (rows, validation), task, (method.defaults, options)), config.model
     # A rate that follows the columns depends on the record, and accounting by record does not cover that.
     training = replace(training, measured=training.measured and not (privacy.on and privacy.by_record))
+    training = _shortening(training, gradient_norms(config.train, count, method, privacy))
     if privacy.on:  # every evaluation releases rows once more
         every = every_of("train.eval_every", config.train.eval_every, training.limit, EVALUATIONS)
         training = replace(training, eval_every=every)
@@ -314,6 +315,17 @@ def make_plan(config: Config, parties: tuple[str, ...], rows: int, task: Task | 
         privacy=privacy,
         budgets=budgets,
         tables=Tables(config.server.table, config.server.table_dtype),
+    )
+
+
+def _shortening(training: Training, norms: tuple[float | None, tuple[float | None, ...]]) -> Training:
+    """Return the training with limits on the gradients of the server and of each party."""
+    server, parties = norms
+    limited = zip(training.party_optimisers, parties, strict=True)
+    return replace(
+        training,
+        server_optimiser=msgspec.structs.replace(training.server_optimiser, max_norm=server),
+        party_optimisers=tuple(msgspec.structs.replace(spec, max_norm=norm) for spec, norm in limited),
     )
 
 

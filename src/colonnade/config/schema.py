@@ -28,6 +28,7 @@ __all__ = [
     "PartyConfig",
     "PredictConfig",
     "RoleDevices",
+    "RoleNorms",
     "RoleRates",
     "ServerConfig",
     "TrackConfig",
@@ -102,6 +103,13 @@ class RoleRates(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     party: float | list[float]  # the rate of every party, or a list with one for each party
 
 
+class RoleNorms(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Different limits for the server and the parties."""
+
+    server: float | None = None  # of the server's gradients; left out: no limit
+    party: float | list[float] | None = None  # of every party's gradients, or a list with one for each party
+
+
 class TrainConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """How to train, how long, and how to evaluate."""
 
@@ -111,6 +119,7 @@ class TrainConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     regulariser: Regulariser | list[Regulariser] = Regulariser()
     loss: Literal["squared", "l1", "huber"] | None = None  # of numbers as labels; left out: squared
     huber_delta: float | None = None  # δ of loss = "huber", in standard deviations of the training labels; left out: 1
+    max_gradient_norm: float | RoleNorms | None = None  # longer gradients are shortened to it; no part of [privacy]
     step_rule: str = "constant"
     step_offset: float = 1000.0  # K0 of step_rule = "inverse"
     step_factor: float | None = None  # of step_rule = "step"; left out: 0.1

@@ -1,4 +1,4 @@
-"""How the roles step, from `[train]`: the loss, the rule of the rates, and which keys a method obeys."""
+"""How the roles step, from `[train]`: the loss, the limits and rates of steps, and which keys a method obeys."""
 
 import re
 from typing import Any, get_args
@@ -6,12 +6,13 @@ from typing import Any, get_args
 from colonnade.algorithms import METHODS
 from colonnade.algorithms.method import OPTIONAL_KEYS, Method, Options
 from colonnade.algorithms.training import Every, Rule, StepRule
-from colonnade.config.schema import TrainConfig
+from colonnade.config.schema import RoleNorms, TrainConfig
 from colonnade.data import Task
 from colonnade.models import LossSpec
+from colonnade.privacy.settings import PrivacySettings
 from colonnade.protocol.errors import ConfigError
 
-__all__ = ["every_of", "loss_of", "refuse_unsupported", "step_rule"]
+__all__ = ["every_of", "gradient_norms", "loss_of", "refuse_unsupported", "step_rule"]
 
 # Why a linear method cannot obey a key, and what to do instead.
 _LINEAR = {
@@ -44,6 +45,32 @@ def loss_of(train: TrainConfig, task: Task | None) -> LossSpec:
         advice = "must be above 0 (in standard deviations of the training labels)"
         raise ConfigError("train.huber_delta", delta, advice)
     return LossSpec(train.loss or "squared", delta)
+
+
+def gradient_norms(
+    train: TrainConfig, parties: int, method: Method[Any], privacy: PrivacySettings
+) -> tuple[float | None, tuple[float | None, ...]]:
+    """Return the longest gradient of the server and of each party; None: any length."""
+    key, limit = "train.max_gradient_norm", train.max_gradient_norm
+    if limit is None:
+        return None, (None,) * parties
+    norms = limit if isinstance(limit, RoleNorms) else RoleNorms(limit, limit)
+    if method.defaults.party is None:
+        advice = f"{method.name} takes its steps from curvature and its own rate; leave this key out"
+        raise ConfigError(key, limit, advice)
+    of_parties = tuple(norms.party) if isinstance(norms.party, list) else (norms.party,) * parties
+    if len(of_parties) != parties:
+        raise ConfigError(f"{key}.party", norms.party, f"a list needs one entry for each of {parties} parties")
+    for value in (norms.server, *of_parties):
+        if value is not None and not 0 < value < float("inf"):
+            raise ConfigError(key, value, "must be above 0; leave the key out for no limit")
+    if privacy.on and privacy.dp_sgd is not None and any(value is not None for value in of_parties):
+        advice = (
+            "shortens the mean of a batch, but privacy.dp_sgd.clip already shortens the gradient of every record, and "
+            "the mean then has noise in it: set it for the server alone, {server = ...}, or leave it out"
+        )
+        raise ConfigError(key, limit, advice)
+    return norms.server, of_parties
 
 
 def step_rule(train: TrainConfig, limit: Every, batch: int, rows: int, parties: int, options: Options) -> StepRule:

@@ -30,6 +30,7 @@ class OptimiserSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     prox: float = 0.0  # μ and the factor of each local step's rate: for methods with local steps
     decay: float = 1.0
     average: bool = False  # evaluation reads an average of θ: for methods with `protocol.average`
+    max_norm: float | None = None  # of train.max_gradient_norm: longer gradients are shortened to it; None: any length
 
     def averaging(self, average: bool) -> "OptimiserSpec":
         """Return the same optimiser, with an average of θ if the method's options ask for one."""
@@ -208,7 +209,7 @@ class Parameters:
             raise ConfigError("train.optimiser", {"prox": optimiser.prox, "decay": optimiser.decay}, advice)
         self.theta = theta
         self.average = theta.clone() if optimiser.average else None
-        self._regulariser = regulariser or Regulariser()
+        self._regulariser, self._max_norm = regulariser or Regulariser(), optimiser.max_norm
         self._optimiser = optimiser.over(theta)
         self.steps, self.over = 0, False
 
@@ -236,7 +237,11 @@ class Parameters:
         self.over = True
 
     def apply(self, gradient: Array, rate: float, buffers: list[Array] | None = None) -> None:
-        """θ ← θ − rate·(gradient + ∇r(θ)), by the role's optimiser."""
+        """θ ← θ − rate·(gradient + ∇r(θ)), by the role's optimiser.
+
+        The sum is shortened first if it is longer than `max_norm`. That bounds a step and protects no record: private
+        steps clip the gradient of every record instead (`Network.private_gradient`).
+        """
         if self.over:
             return
         self.steps += 1
@@ -246,6 +251,8 @@ class Parameters:
         if self._regulariser.kind != "none":
             step = step.clone()
             self._regulariser.add_gradient(step, self.theta)
+        if self._max_norm is not None:
+            step = shortened(step, self._max_norm)
         if self._optimiser is None:  # the same as torch.optim.SGD, without its 15 µs of bookkeeping
             self.theta.add_(step, alpha=-rate)
         else:
@@ -275,6 +282,12 @@ class Parameters:
         if self._optimiser is not None:
             self._optimiser.load(saved["optimiser"])
         self.steps, self.over = saved["steps"], saved.get("over", False)
+
+
+def shortened(gradient: Tensor, max_norm: float) -> Tensor:
+    """Scale a gradient down to norm `max_norm`; a shorter one stays."""
+    norm = torch.linalg.vector_norm(gradient)
+    return gradient * (max_norm / norm.clamp_min(1e-30)).clamp_max(1.0)
 
 
 def _plain_value(value: Any) -> Any:
