@@ -54,6 +54,24 @@ def test_short_gradients_make_short_steps(name, tmp_path):
     assert free["weights_sha256"] == long["weights_sha256"] != short["weights_sha256"], "no gradient is so long"
 
 
+def test_central_differences_are_accounted(tmp_path):
+    """Every upload has c and two ĉ for each direction, each under its own noise."""
+    privacy = {"mechanism": "output", "clip": 1.0, "noise": 50.0, "local_updates": "answers"}
+
+    def spent(**protocol):
+        return run(
+            tmp_path, "cascaded", protocol={"directions": 2, "table": "zeros", **protocol}, privacy=privacy,
+            data={"source": "diabetes", "parties": 4, "scale": "none", "validation_fraction": 0},
+            train={"updates": 40, "eval_every": 40},
+        )["privacy"]  # fmt: skip
+
+    forward, central = spent(), spent(difference="central", smoothing=[0.1, 0.2, 0.3, 0.4])
+    of_record = (2 / 50.0) ** 2
+    # Ten updates of each party with 32 of 353 rows: no row is in two batches. Two evaluations have the test rows.
+    assert forward["mu"] == pytest.approx((max(1 + 2, 2) * of_record) ** 0.5, rel=0.01)
+    assert central["mu"] == pytest.approx((max(1 + 4, 2) * of_record) ** 0.5, rel=0.01)
+
+
 @pytest.mark.parametrize("name", LINEAR)
 def test_a_linear_method_has_its_own_losses(name, tmp_path):
     ridge, huber = (run(tmp_path, name, protocol=protocol) for protocol in ({}, {"loss": "huber"}))

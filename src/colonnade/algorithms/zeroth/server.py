@@ -24,7 +24,7 @@ from colonnade.algorithms.vafl.server import TableServer, TableState
 from colonnade.algorithms.vafl.stepping import Stepping, SteppingState, mean_over_uploads, seed_of
 from colonnade.algorithms.vafl.walker import FORWARD_SHARE
 from colonnade.algorithms.zeroth.config import SynZooOptions, TableOptions, ZerothOptions
-from colonnade.algorithms.zeroth.directions import check_smoothing, directions, estimate
+from colonnade.algorithms.zeroth.directions import check_smoothing, differences, directions, estimate, signed
 from colonnade.algorithms.zeroth.messages import Losses, Probe, ProbedBlock, ProbedStep, ProbedStepped
 from colonnade.models.probed import ProbedServerNetwork
 from colonnade.privacy.secret import SecretKey
@@ -71,7 +71,8 @@ class Probing(Stepping[T], Generic[T]):
             if not size:
                 advice = "the server model has no parameters to estimate; use 'cascaded', or another model.server"
                 raise ConfigError("protocol.name", options.server_zeroth, advice)
-            check_smoothing(options.smoothing, size, options.distribution, SERVER)
+            key = "smoothing" if options.server_smoothing is None else "server_smoothing"
+            check_smoothing(options.mu_of(None), size, options.distribution, SERVER, f"protocol.{key}")
 
     def started(self, entropy: bytes) -> None:
         """Take the key and begin."""
@@ -99,7 +100,7 @@ class Probing(Stepping[T], Generic[T]):
             if message.batch:
                 raise RemoteProtocolError(sender, "a batch without its perturbed embeddings")
             return
-        expected = (self.options.directions, message.batch, self.widths[self.index[sender]])
+        expected = (self.options.probes, message.batch, self.widths[self.index[sender]])
         perturbed = message.perturbed
         if perturbed.shape != expected or perturbed.dtype != np.float32:
             raise RemoteProtocolError(sender, f"perturbed embeddings of {perturbed.shape}, expected {expected} float32")
@@ -138,7 +139,7 @@ class Probing(Stepping[T], Generic[T]):
         self.questions.draw += 1
         probes = [[self._probed(request) for request in group] for group in self.groups()]
         rows = sum(
-            len(batch.h) * (FORWARD_SHARE * (1 + len(found) * self.options.directions) + self._own_share())
+            len(batch.h) * (FORWARD_SHARE * (1 + len(found) * self.options.probes) + self._own_share())
             for batch, found in zip(batches, probes, strict=True)
         )
         job = ProbedStep(self.layer_seed(), self.questions.draw, batches, probes)
@@ -147,12 +148,13 @@ class Probing(Stepping[T], Generic[T]):
     def _own_share(self) -> float:
         """Return the cost of w_0's own step beyond the losses, in whole steps.
 
-        By backpropagation that is one step. By Eq. (3) it is a forward pass for each direction, and one more to keep
-        BatchNorm's averages. The pass at w_0 itself is that of the loss h.
+        By backpropagation that is one step. By Eq. (3) it is one forward pass for each direction, or two if
+        differences are central, and one more to keep BatchNorm's averages. The pass at w_0 itself is that of the loss h.
         """
         if not self.options.server_zeroth:
             return 1.0
-        return FORWARD_SHARE * (self.options.server_directions + self.network.averages)
+        passes = self.options.server_directions * (2 if self.options.difference == "central" else 1)
+        return FORWARD_SHARE * (passes + self.network.averages)
 
     def _probed(self, request: QueuedRequest) -> ProbedBlock:
         block = self.blocks[request.party]
@@ -201,11 +203,13 @@ class Probing(Stepping[T], Generic[T]):
         if not options.server_zeroth:
             return self.network.gradient(batch.h, batch.targets, seed, onward=place > 0)
         self.network.observe(batch.h, seed, onward=place > 0)
-        w_0, mu = self.network.vector(), np.float32(options.smoothing)
+        w_0, mu = self.network.vector(), np.float32(options.mu_of(None))
         name = ("server", job.draw, place) if place else ("server", job.draw)
         u = directions(self.secret.seed(*name), options.server_directions, len(w_0), options.distribution)
-        probed = [self.network.losses_at(w_0 + mu * one, [batch.h], batch.targets, seed)[0].mean() for one in u]
-        return estimate(np.array(probed) - base, u, options.smoothing, options.distribution)
+        moves = signed(u, options.difference == "central")
+        probed = [self.network.losses_at(w_0 + mu * one, [batch.h], batch.targets, seed)[0].mean() for one in moves]
+        found = differences(np.array([base, *probed]), len(u))
+        return estimate(found, u, options.mu_of(None), options.distribution)
 
     @done(ProbedStepped)
     def probed(self, token: int, result: ProbedStepped) -> None:
