@@ -1,7 +1,9 @@
 """Options of `[train]` in whole runs: what they change, and what a method without them says."""
 
+import numpy as np
 import pytest
 
+from colonnade.algorithms.batches import Draws
 from colonnade.config.schema import from_dict
 from colonnade.experiments.run import prepare
 from colonnade.protocol.errors import ConfigError
@@ -67,9 +69,31 @@ def test_central_differences_are_accounted(tmp_path):
 
     forward, central = spent(), spent(difference="central", smoothing=[0.1, 0.2, 0.3, 0.4])
     of_record = (2 / 50.0) ** 2
-    # Ten updates of each party with 32 of 353 rows: no row is in two batches. Two evaluations have the test rows.
+    # Ten updates of each party with 32 of 354 rows: no row is in two batches. Two evaluations have the test rows.
     assert forward["mu"] == pytest.approx((max(1 + 2, 2) * of_record) ** 0.5, rel=0.01)
     assert central["mu"] == pytest.approx((max(1 + 4, 2) * of_record) ** 0.5, rel=0.01)
+
+
+def test_independent_batches_are_accounted_by_record(tmp_path):
+    """A record pays for every batch that has drawn it. On a walk no record is in two of these batches."""
+    privacy = {
+        "mechanism": "output", "clip": 1.0, "noise": 50.0, "local_updates": "dp-sgd",
+        "dp_sgd": {"clip": 1.0, "noise": 100.0},
+    }  # fmt: skip
+
+    def spent(sampling):
+        return run(
+            tmp_path, "vafl", protocol={"table": "zeros"}, privacy=privacy,
+            data={"source": "diabetes", "parties": 4, "scale": "none", "validation_fraction": 0},
+            train={"updates": 40, "eval_every": 40, "sampling": sampling},
+        )["privacy"]  # fmt: skip
+
+    assert spent("walk")["mu"] ** 2 == pytest.approx(2 * (2 / 50.0) ** 2), "two evaluations of test rows"
+    for party, told in enumerate(spent("iid")["parties"].values()):
+        draws, squares = Draws(354, 32, 0, "batches", party), np.zeros(354)
+        for step in range(told["by_kind"]["batch"]):
+            squares[draws.batch(step)] += (2 / 50.0) ** 2 + (2 / 100.0) ** 2 * (step < told["by_kind"]["step"])
+        assert told["mu"] ** 2 == pytest.approx(squares.max()) and squares.max() > 0.006, "some records three times"
 
 
 @pytest.mark.parametrize("name", LINEAR)

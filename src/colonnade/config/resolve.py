@@ -473,6 +473,7 @@ def _training(
         measured=measured,
         party_dropout=train.party_dropout,
         loss=loss_of(train, task),
+        sampling=train.sampling,
         validation=validation,
         patience=train.patience,
     )

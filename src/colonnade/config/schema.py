@@ -119,6 +119,7 @@ class TrainConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     regulariser: Regulariser | list[Regulariser] = Regulariser()
     loss: Literal["squared", "l1", "huber"] | None = None  # of numbers as labels; left out: squared
     huber_delta: float | None = None  # δ of loss = "huber", in standard deviations of the training labels; left out: 1
+    sampling: Literal["walk", "iid"] | None = None  # of batches; left out: the method's own, mostly "walk"
     max_gradient_norm: float | RoleNorms | None = None  # longer gradients are shortened to it; no part of [privacy]
     step_rule: str = "constant"
     step_offset: float = 1000.0  # K0 of step_rule = "inverse"

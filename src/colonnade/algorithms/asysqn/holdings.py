@@ -5,7 +5,7 @@ import hashlib
 import numpy as np
 
 from colonnade.algorithms.asysqn.block import Block
-from colonnade.algorithms.asysqn.config import LinearOptions
+from colonnade.algorithms.asysqn.config import SAGA, LinearOptions
 from colonnade.algorithms.asysqn.losses import FAR, LOSSES, Loss, at_zero, huber, probability
 from colonnade.algorithms.evaluation import Scores
 from colonnade.algorithms.method import PartySetup
@@ -122,6 +122,9 @@ def _refuse_others_settings(setup: PartySetup[LinearOptions]) -> None:
         raise ConfigError(
             "train.regulariser", regulariser.kind, "linear methods use protocol.l2 instead; leave this key out"
         )
+    if setup.training.sampling == "walk" and setup.options.estimator == SAGA:
+        advice = "SAGA is biased on a walk, so it always draws its batches independently; use 'iid', or leave it out"
+        raise ConfigError("train.sampling", "walk", advice)
     if optimiser.name != "sgd" or optimiser.options:
         raise ConfigError("train.optimiser", optimiser.name, "linear methods have their own step; leave this key out")
 

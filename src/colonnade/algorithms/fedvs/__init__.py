@@ -36,6 +36,8 @@ from colonnade.privacy.sharing import Segmentation
 __all__ = ["METHODS", "check"]
 
 _PAPER = "Li et al.: FedVS (ICML 2023)"
+# On a walk, batches of an epoch have no rows in common. Sums over common rows could be subtracted (`answered`).
+_KEYS = tuple(key for key in OPTIONAL_KEYS if key != "sampling")
 _LABELS = "every party: ∇_H of every batch, from which labels can be inferred (its sign often is the label)"
 _REVEALS = (
     "server: the sum of the embeddings of the set S, of training and test rows, and how many of a party's weights were "
@@ -102,9 +104,7 @@ METHODS = (
         exposes=SUMS,
         observations=OBSERVATIONS,
         predictor=CodedPredictor(),
-        capabilities=Capabilities(
-            peers=True, party_models=("polynomial",), aggregates=(MEAN,), train_keys=OPTIONAL_KEYS
-        ),
+        capabilities=Capabilities(peers=True, party_models=("polynomial",), aggregates=(MEAN,), train_keys=_KEYS),
         defaults=replace(DEFAULTS, patience=0),
         page=_PAGE,
     ),

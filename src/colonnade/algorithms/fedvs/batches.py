@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from colonnade.algorithms.batches import Walk
+from colonnade.algorithms.batches import Draws, Order, Walk
 from colonnade.algorithms.training import Training
 from colonnade.privacy.sharing import Segmentation
 from colonnade.protocol.messages import Array
@@ -16,7 +16,8 @@ class SegmentWalk:
     def __init__(self, rows: int, training: Training, segments: int) -> None:
         self.cut = Segmentation(rows, segments)
         self.places = min(-(-training.batch_size // segments), self.cut.length)
-        self._walk = Walk(self.cut.length, self.places, training.seed, "batches")
+        kind = Draws if training.sampling == "iid" else Walk
+        self._walk: Order = kind(self.cut.length, self.places, training.seed, "batches")
         self.per_epoch = self._walk.per_epoch
 
     def batch(self, position: int) -> Array:
@@ -28,5 +29,5 @@ class SegmentWalk:
         return self.cut.row_numbers(self.batch(position))
 
     def overlap(self, one: int, other: int) -> bool:
-        """Whether two batches have rows in common, which is possible at the border of two epochs."""
+        """Whether two batches have rows in common: at the border of two epochs, or because batches are drawn."""
         return bool(np.isin(self.batch(one), self.batch(other)).any())

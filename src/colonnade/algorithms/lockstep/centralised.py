@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 
-from colonnade.algorithms.batches import Walk
+from colonnade.algorithms.batches import walk_of
 from colonnade.algorithms.chassis import Chassis, RoleState, done, job, timer
 from colonnade.algorithms.evaluation import Evaluated, Scores
 from colonnade.algorithms.keeping import BestWeights
@@ -102,7 +102,7 @@ class Centralised(Chassis[RoleState]):
             for p in parties
         )
         self._rates = (training.server_rate, *(party_rate(training, p.index, p.train) for p in parties))
-        self._walk = Walk(training.rows, training.batch_size, training.seed, "batches")
+        self._walk = walk_of(training, None)
         self.progress, self.best_weights = TrainingProgress(training), BestWeights()
 
     def started(self, entropy: bytes) -> None:

@@ -8,6 +8,7 @@ party that makes up its embeddings; they do not stop it (docs/attacks.md).
 
 from collections.abc import Iterator
 from dataclasses import replace
+from math import ceil, log, sqrt
 from typing import Any, Generic, TypeVar
 
 import msgspec
@@ -37,6 +38,18 @@ __all__ = ["LockStepProbing", "Probing", "TableProbing"]
 
 M = TypeVar("M", bound=Any)  # a message with `values`
 T = TypeVar("T", bound=SteppingState)
+
+
+# ln 10¹²: a row is drawn so much more often than the mean with a chance of 10⁻¹² at most.
+RARE = 12 * log(10)
+
+
+def by_chance(mean: float) -> int:
+    """Return how much more often than the mean independent draws may hit one row, by Bernstein's inequality.
+
+    P(X ≥ λ + t) ≤ exp(−t²/(2λ + 2t/3)) for a count X of mean λ; t solves t² = RARE·(2λ + 2t/3).
+    """
+    return ceil(RARE / 3 + sqrt((RARE / 3) ** 2 + 2 * RARE * mean))
 
 
 class Questions:
@@ -121,6 +134,8 @@ class Probing(Stepping[T], Generic[T]):
             raise RemoteProtocolError(sender, "asks about a row twice in one batch; each row may occur once")
         asked = self.questions.counts[party]
         allowed = int(asked.sum() // len(asked)) + 1 + options.extra_queries
+        if self.training.sampling == "iid":
+            allowed += by_chance(asked.sum() / len(asked))
         most = int(asked[rows].max(initial=0)) + 1
         if most > allowed:
             cause = f"asks about a row {most} times; protocol.extra_queries allows {allowed} so far"
@@ -149,7 +164,7 @@ class Probing(Stepping[T], Generic[T]):
         """Return the cost of w_0's own step beyond the losses, in whole steps.
 
         By backpropagation that is one step. By Eq. (3) it is one forward pass for each direction, or two if
-        differences are central, and one more to keep BatchNorm's averages. The pass at w_0 itself is that of the loss h.
+        differences are central, and one more to keep BatchNorm's averages. The pass at w_0 itself is that of h.
         """
         if not self.options.server_zeroth:
             return 1.0
