@@ -47,6 +47,15 @@ CASES = {
         {"party": "dense", "embedding": 4, "server": "linear"},
         {"optimiser": "adam", "learning_rate": 0.02, "step_rule": "step", "step_every": 3, "step_factor": 0.5},
     ),
+    "server l2": (
+        "digits",
+        {"party": "dense", "embedding": 6, "server": "mlp:8"},
+        {
+            "learning_rate": 0.3,
+            "server_regulariser": {"kind": "l2", "weight": 0.05},
+            "regulariser": {"kind": "l2", "weight": 0.01},
+        },
+    ),
     "short": (
         "digits",
         {"party": "dense", "embedding": 6, "server": "linear"},
@@ -137,6 +146,9 @@ def plain_torch(roles, data, model, train, batches):
         losses.append(loss.item())
         if "regulariser" in train:
             loss = loss + train["regulariser"]["weight"] / 2 * sum((p**2).sum() for p in joint.parts.parameters())
+        if "server_regulariser" in train:
+            weight = train["server_regulariser"]["weight"]
+            loss = loss + weight / 2 * sum((p**2).sum() for p in joint.top.parameters())
         for group, first in zip(optimiser.param_groups, first_rates, strict=True):
             group["lr"] = first * share_of_rate(train, k)
         optimiser.zero_grad()

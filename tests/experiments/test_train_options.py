@@ -96,6 +96,23 @@ def test_independent_batches_are_accounted_by_record(tmp_path):
         assert told["mu"] ** 2 == pytest.approx(squares.max()) and squares.max() > 0.006, "some records three times"
 
 
+@pytest.mark.parametrize("name", ["cascaded", "flex", "fedvs"])
+def test_a_heavy_penalty_makes_the_server_small(name):
+    """The parties have no penalty, and learn nothing. λ = 1 at rate 0.1 leaves 0.9 of θ_0 in every step."""
+    sizes = []
+    for penalty in ({}, {"server_regulariser": {"kind": "l2", "weight": 1.0}}):
+        tables = {
+            "data": {"source": "diabetes", "parties": 4},
+            "protocol": {"name": name},
+            "train": {"updates": 12, "learning_rate": {"server": 0.1, "party": 0.0}, "batch_size": 32, **penalty},
+        }
+        made = prepare(from_dict(tables))
+        made.execute()
+        server = made.simulator.nodes[0].role
+        sizes.append(np.linalg.norm(np.concatenate([part.ravel() for part in server.trained()["server"].values()])))
+    assert sizes[1] < 0.7 * sizes[0]
+
+
 @pytest.mark.parametrize("name", LINEAR)
 def test_a_linear_method_has_its_own_losses(name, tmp_path):
     ridge, huber = (run(tmp_path, name, protocol=protocol) for protocol in ({}, {"loss": "huber"}))
@@ -109,6 +126,16 @@ def test_a_linear_method_has_its_own_losses(name, tmp_path):
     [
         ("vafl", {"train": {"loss": "huber", "huber_delta": 0}}, "train.huber_delta = 0.0: must be above 0"),
         ("afsgd", {"train": {"max_gradient_norm": 1.0}}, "afsgd takes its steps from curvature and its own rate"),
+        (
+            "afsgd",
+            {"train": {"server_regulariser": {"kind": "l2", "weight": 1.0}}},
+            "protocol.l2 is the penalty of all",
+        ),
+        (
+            "vafl",
+            {"train": {"server_regulariser": {"kind": "l3"}}},
+            "train.server_regulariser.kind = 'l3': use 'none', 'l1' or 'l2'",
+        ),
         ("vafl", {"train": {"loss": "mape"}}, "train.loss = 'mape': invalid enum value 'mape'"),
     ],
 )

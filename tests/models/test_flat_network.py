@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import nn
 
-from colonnade.models import Network, OptimiserSpec, Regulariser
+from colonnade.models import Network, OptimiserSpec, Regulariser, ServerRegulariser
 from colonnade.models.held import Held
 from colonnade.protocol import state
 from colonnade.protocol.errors import ConfigError
@@ -247,6 +247,8 @@ def test_no_gradient_is_shortened_to_no_gradient():
 def test_regulariser_refusals(settings, key):
     with pytest.raises(ConfigError, match=f"train.regulariser.{key}"):
         Regulariser(**settings)
+    with pytest.raises(ConfigError, match=f"train.server_regulariser.{key}"):
+        ServerRegulariser(**settings)
 
 
 @pytest.mark.parametrize(

@@ -38,7 +38,8 @@ def server_network(
         module.fallback.data = setup.model.fallback(module.fallback.data)
     objective = setup.objective()
     spec = (optimiser or training.server_optimiser).averaging(setup.options.average)
-    return kind(module.to(setup.device), spec, objective, how, len(setup.parties))
+    penalty = training.server_regulariser
+    return kind(module.to(setup.device), spec, objective, how, len(setup.parties), penalty)
 
 
 def party_rate(training: Training, index: int, x: Any) -> float:

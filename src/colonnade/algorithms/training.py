@@ -86,6 +86,7 @@ class Training:
     patience: int = 0  # the run ends after this many evaluations without improvement; 0: it runs to its limit
     measured: bool = False  # learning_rate = "auto": each role measures its step size, starting from the rates
     party_dropout: float = 0.0  # p: the probability that the server replaces a party's block of a row by its fallback
+    server_regulariser: Regulariser | None = None
     sampling: Literal["walk", "iid"] | None = None  # of batches; None: the method's own, mostly a walk
     loss: LossSpec = SQUARED  # of a regression
 

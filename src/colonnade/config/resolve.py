@@ -474,6 +474,7 @@ def _training(
         party_dropout=train.party_dropout,
         loss=loss_of(train, task),
         sampling=train.sampling,
+        server_regulariser=train.server_regulariser,
         validation=validation,
         patience=train.patience,
     )

@@ -15,7 +15,7 @@ import msgspec
 
 from colonnade.data import Dialect, IdRules, RowSplit
 from colonnade.drivers.simulator import ClockConfig
-from colonnade.models import Regulariser
+from colonnade.models import Regulariser, ServerRegulariser
 from colonnade.privacy.settings import Budget, PrivacySettings
 from colonnade.protocol.errors import ConfigError
 from colonnade.protocol.role import SERVER
@@ -117,6 +117,7 @@ class TrainConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     learning_rate: float | RoleRates | Literal["auto"] = "auto"
     optimiser: str | dict[str, Any] | None = None  # left out: the method's own; "sgd" if a rate is given
     regulariser: Regulariser | list[Regulariser] = Regulariser()
+    server_regulariser: ServerRegulariser | None = None  # of the server's network, as `regulariser` is of the parties'
     loss: Literal["squared", "l1", "huber"] | None = None  # of numbers as labels; left out: squared
     huber_delta: float | None = None  # δ of loss = "huber", in standard deviations of the training labels; left out: 1
     sampling: Literal["walk", "iid"] | None = None  # of batches; left out: the method's own, mostly "walk"

@@ -18,6 +18,7 @@ __all__ = ["every_of", "gradient_norms", "loss_of", "refuse_unsupported", "step_
 _LINEAR = {
     "loss": "a linear method has its own losses: set protocol.loss ('ridge' or 'huber' for numbers). There is no 'l1': "
     "its second derivative, from which these methods take the size and direction of a step, is 0",
+    "server_regulariser": "a linear method has no server network: protocol.l2 is the penalty of all weights",
 }
 
 

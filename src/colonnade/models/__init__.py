@@ -5,7 +5,7 @@ from colonnade.models.build import Factory, party_module, server_module
 from colonnade.models.metrics import METRICS, default_metric
 from colonnade.models.network import Network
 from colonnade.models.objective import LossSpec, Objective
-from colonnade.models.optimiser import MOMENTUM, OptimiserSpec, Regulariser
+from colonnade.models.optimiser import MOMENTUM, OptimiserSpec, Regulariser, ServerRegulariser
 from colonnade.models.server import AGGREGATES, ServerNetwork, aggregated_width, block_of
 
 __all__ = [
@@ -20,6 +20,7 @@ __all__ = [
     "PartyDropout",
     "Regulariser",
     "ServerNetwork",
+    "ServerRegulariser",
     "aggregated_width",
     "block_of",
     "default_metric",

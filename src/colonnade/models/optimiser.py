@@ -2,7 +2,7 @@
 
 import hashlib
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 import msgspec
 import numpy as np
@@ -13,7 +13,7 @@ from colonnade.models.on_device import to_tensor
 from colonnade.protocol.errors import ConfigError
 from colonnade.protocol.messages import Array
 
-__all__ = ["MOMENTUM", "OptimiserSpec", "Parameters", "Regulariser"]
+__all__ = ["MOMENTUM", "OptimiserSpec", "Parameters", "Regulariser", "ServerRegulariser"]
 
 
 MOMENTUM = 0.9  # default of "momentum"
@@ -83,14 +83,16 @@ def _is_optimiser(kind: Any) -> bool:
 class Regulariser(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """r(θ_m) of VAFL Eq. (1): weight·‖θ‖²/2 (l2) or weight·‖θ‖₁ (l1)."""
 
+    key: ClassVar[str] = "train.regulariser"
+
     kind: str = "none"  # "none", "l1" or "l2"
     weight: float = 0.0  # the factor before the penalty
 
     def __post_init__(self) -> None:
         if self.kind not in ("none", "l1", "l2"):
-            raise ConfigError("train.regulariser.kind", self.kind, "use 'none', 'l1' or 'l2'")
+            raise ConfigError(f"{self.key}.kind", self.kind, "use 'none', 'l1' or 'l2'")
         if not self.weight >= 0:
-            raise ConfigError("train.regulariser.weight", self.weight, "must be 0 or more")
+            raise ConfigError(f"{self.key}.weight", self.weight, "must be 0 or more")
 
     def add_gradient(self, gradient: Tensor, theta: Tensor) -> None:
         """gradient += ∇r(θ)."""
@@ -98,6 +100,12 @@ class Regulariser(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             gradient.add_(theta, alpha=self.weight)
         elif self.kind == "l1":
             gradient.add_(torch.sign(theta), alpha=self.weight)
+
+
+class ServerRegulariser(Regulariser, frozen=True, forbid_unknown_fields=True):
+    """λg(w_0) of VFL-Cascaded Eq. (1), with λ as `weight`. The paper leaves g open; g is as for the parties."""
+
+    key: ClassVar[str] = "train.server_regulariser"
 
 
 class FlatAdam:

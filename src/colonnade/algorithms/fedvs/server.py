@@ -73,8 +73,8 @@ def averaging_network(setup: ServerSetup[Options], method: str) -> ServerNetwork
         raise ConfigError("model.aggregate", setup.aggregate, f"{method} averages embeddings: use 'mean'")
     width, seed = setup.widths[0], derive(setup.training.seed, "init", SERVER)
     module = server_module(setup.model, width, setup.task.outputs, seed)
-    optimiser = setup.training.server_optimiser
-    return ServerNetwork(module.to(setup.device), optimiser, setup.objective(), "concat", 1)
+    optimiser, penalty = setup.training.server_optimiser, setup.training.server_regulariser
+    return ServerNetwork(module.to(setup.device), optimiser, setup.objective(), "concat", 1, penalty)
 
 
 @dataclass(slots=True, kw_only=True)

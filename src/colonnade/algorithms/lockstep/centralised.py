@@ -92,7 +92,8 @@ class Centralised(Chassis[RoleState]):
         top = server_module(server.model, inputs, server.task.outputs, derive(training.seed, "init", SERVER))
         average = server.options.average
         optimiser = training.server_optimiser.averaging(average)
-        self.network = ServerNetwork(top.to(server.device), optimiser, objective, server.aggregate, len(parties))
+        how, penalty = server.aggregate, training.server_regulariser
+        self.network = ServerNetwork(top.to(server.device), optimiser, objective, how, len(parties), penalty)
         self.parts = tuple(
             Network(
                 party_module(p.model, p.shape, p.width, derive(training.seed, "init", p.index), p.name).to(p.device),
