@@ -98,19 +98,31 @@ def test_independent_batches_are_accounted_by_record(tmp_path):
 
 @pytest.mark.parametrize("name", ["cascaded", "flex", "fedvs"])
 def test_a_heavy_penalty_makes_the_server_small(name):
-    """The parties have no penalty, and learn nothing. λ = 1 at rate 0.1 leaves 0.9 of θ_0 in every step."""
+    """The parties have no penalty, and learn nothing. λ = 20 at rate 0.01 leaves 0.8 of θ_0 in every step."""
     sizes = []
-    for penalty in ({}, {"server_regulariser": {"kind": "l2", "weight": 1.0}}):
+    for penalty in ({}, {"server_regulariser": {"kind": "l2", "weight": 20.0}}):
         tables = {
             "data": {"source": "diabetes", "parties": 4},
             "protocol": {"name": name},
-            "train": {"updates": 12, "learning_rate": {"server": 0.1, "party": 0.0}, "batch_size": 32, **penalty},
+            "train": {"updates": 12, "learning_rate": {"server": 0.01, "party": 0.0}, "batch_size": 32, **penalty},
         }
         made = prepare(from_dict(tables))
         made.execute()
         server = made.simulator.nodes[0].role
         sizes.append(np.linalg.norm(np.concatenate([part.ravel() for part in server.trained()["server"].values()])))
     assert sizes[1] < 0.7 * sizes[0]
+
+
+def test_no_epsilon_is_claimed_for_the_noise_of_inner_layers(tmp_path):
+    """The account has the Gaussian noise of the last layer alone: the same whatever the inner layers have."""
+    privacy = {"mechanism": "neurons", "clip": 1.0, "noise": 30.0}
+    model = {"party": "mlp:8,6", "embedding": 4}
+    quiet, loud = (
+        run(tmp_path, "vafl", privacy=privacy | {"inner": inner}, model=model) for inner in (0.0, [3.0, 0.5])
+    )
+    assert quiet["weights_sha256"] != loud["weights_sha256"]
+    assert quiet["privacy"]["mu"] == loud["privacy"]["mu"] > 0
+    assert quiet["privacy"]["epsilon"] == loud["privacy"]["epsilon"]
 
 
 @pytest.mark.parametrize("name", LINEAR)
@@ -135,6 +147,16 @@ def test_a_linear_method_has_its_own_losses(name, tmp_path):
             "vafl",
             {"train": {"server_regulariser": {"kind": "l3"}}},
             "train.server_regulariser.kind = 'l3': use 'none', 'l1' or 'l2'",
+        ),
+        (
+            "vafl",
+            {"privacy": {"mechanism": "neurons", "clip": 1.0, "noise": 1.0, "inner": [0.1, -0.1]}},
+            "privacy.inner = [0.1, -0.1]: must be a standard deviation of 0 or more",
+        ),
+        (
+            "vafl",
+            {"privacy": {"mechanism": "output", "clip": 1.0, "noise": 1.0, "inner": [0.1]}},
+            "privacy.inner = [0.1]: noise in inner layers needs mechanism = 'neurons'",
         ),
         ("vafl", {"train": {"loss": "mape"}}, "train.loss = 'mape': invalid enum value 'mape'"),
     ],
