@@ -295,7 +295,8 @@ class Parameters:
 def shortened(gradient: Tensor, max_norm: float) -> Tensor:
     """Scale a gradient down to norm `max_norm`; a shorter one stays."""
     norm = torch.linalg.vector_norm(gradient)
-    return gradient * (max_norm / norm.clamp_min(1e-30)).clamp_max(1.0)
+    shorter: Tensor = gradient * (max_norm / norm.clamp_min(1e-30)).clamp_max(1.0)
+    return shorter
 
 
 def _plain_value(value: Any) -> Any:

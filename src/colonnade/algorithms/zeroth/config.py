@@ -1,6 +1,6 @@
 """The `[protocol]` fields of the zeroth-order methods."""
 
-from typing import ClassVar, Literal
+from typing import Literal
 
 from colonnade.algorithms.method import Options
 from colonnade.protocol.errors import ConfigError
@@ -20,13 +20,21 @@ class ZerothOptions(Options, frozen=True, kw_only=True):
     extra_queries: int = 8  # how much more often than an even walk a party may ask about one row
 
     # Fixed for methods without these options:
-    smoothing: ClassVar[float] = 1e-3
     directions = 0
     difference = "forward"
     distribution = "gaussian"
     server_directions = 0
-    server_smoothing: ClassVar[float | None] = None
     server_zeroth = ""  # the method's name, if the server estimates its step too
+
+    @property
+    def smoothing(self) -> float | list[float]:
+        """μ, or one for each party; a field of methods whose parties estimate."""
+        return PAPERS_MU
+
+    @property
+    def server_smoothing(self) -> float | None:
+        """μ of the server; a field of methods whose server estimates."""
+        return None
 
     def check(self, parties: int) -> None:
         """Raise ConfigError for options that cannot work."""
@@ -42,7 +50,7 @@ class ZerothOptions(Options, frozen=True, kw_only=True):
 
     def mu_of(self, party: int | None) -> float:
         """Return μ of one party, or of the server (None)."""
-        given: float | list[float] = self.smoothing
+        given = self.smoothing
         if party is not None:
             return given[party] if isinstance(given, list) else given
         if self.server_smoothing is not None:
@@ -51,7 +59,7 @@ class ZerothOptions(Options, frozen=True, kw_only=True):
 
     def check_estimate(self, parties: int) -> None:
         """Raise ConfigError for a useless μ, or for no direction (nothing is learned) or too many (memory)."""
-        given: float | list[float] = self.smoothing
+        given = self.smoothing
         if isinstance(given, list) and len(given) != parties:
             raise ConfigError("protocol.smoothing", given, f"a list needs one value for each of {parties} parties")
         for mu in given if isinstance(given, list) else [given]:
