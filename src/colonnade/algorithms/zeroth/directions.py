@@ -30,7 +30,8 @@ def differences(losses: Array, count: int) -> Array:
     With both, half of their difference: the second-order part of the loss cancels, so the error is O(μ²), not O(μ).
     """
     base, ahead, behind = losses[0], losses[1 : 1 + count], losses[1 + count :]
-    return (ahead - behind) / 2 if len(behind) else ahead - base
+    with np.errstate(over="ignore"):  # see `estimate`
+        return (ahead - behind) / 2 if len(behind) else ahead - base
 
 
 def signed(u: Array, central: bool) -> Iterator[Array]:
@@ -48,10 +49,12 @@ def scale_of(dimension: int, distribution: str) -> float:
 def estimate(differences: Array, u: Array, smoothing: float, distribution: str) -> Array:
     """Return the mean of Eq. (3), φ(d)/μ·(ĥ − h)·u, over the directions. Only the differences need float64.
 
-    `differences` are those of the function of this name.
+    Losses are float64, so those of a training that diverges, or of a lying server, may lead to a gradient beyond
+    float32. It is infinite then, as a first-order one would be, and the next embeddings show it.
     """
-    weights = differences * (scale_of(u.shape[1], distribution) / smoothing / max(len(u), 1))
-    gradient: Array = weights.astype(np.float32) @ u
+    with np.errstate(over="ignore", invalid="ignore"):
+        weights = differences * (scale_of(u.shape[1], distribution) / smoothing / max(len(u), 1))
+        gradient: Array = weights.astype(np.float32) @ u
     return gradient
 
 
