@@ -8,7 +8,15 @@ from torch import nn
 
 import colonnade
 from colonnade.data import Task
-from colonnade.models import Objective, OptimiserSpec, ServerNetwork, aggregated_width, block_of, default_metric
+from colonnade.models import (
+    LossSpec,
+    Objective,
+    OptimiserSpec,
+    ServerNetwork,
+    aggregated_width,
+    block_of,
+    default_metric,
+)
 from colonnade.models.metrics import METRICS, measure, require_metric
 from colonnade.models.server import aggregate
 from colonnade.protocol.errors import ConfigError, ModelError
@@ -50,6 +58,22 @@ def test_regression_is_standardised_by_the_training_labels_and_read_in_their_uni
     output = torch.tensor([[1.0], [0.0]])
     assert objective.loss(output, torch.from_numpy(targets)).item() == pytest.approx((1 + targets[1] ** 2) / 2)
     np.testing.assert_allclose(objective.predict(output), [25 + y_train.std(), 25])
+
+
+@pytest.mark.parametrize(
+    ("error", "rows"),
+    [
+        (LossSpec(), [0.25, 4.0]),
+        (LossSpec("l1"), [0.5, 2.0]),
+        (LossSpec("huber", 1.0), [0.125, 1 * (2.0 - 0.5)]),
+        (LossSpec("huber", 0.4), [0.4 * (0.5 - 0.2), 0.4 * (2.0 - 0.2)]),
+    ],
+)
+def test_losses_of_residuals_one_half_and_minus_two(error, rows):
+    objective = Objective(REGRESSION, np.array([-1.0, 1.0]), error=error)
+    output, targets = torch.tensor([[0.5], [-2.0]]), torch.zeros(2)
+    np.testing.assert_allclose(objective.row_losses(output, targets), rows, rtol=1e-6)
+    assert objective.loss(output, targets).item() == pytest.approx(sum(rows) / 2)
 
 
 def test_a_constant_target_is_not_divided_by_zero():

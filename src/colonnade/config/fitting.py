@@ -104,4 +104,10 @@ def _train(train: TrainConfig, method: Method[Any]) -> dict[str, _Change]:
             changes["learning_rate"] = _Change(usual.learning_rate, "own rate")
     if train.regulariser != usual.regulariser:
         changes["regulariser"] = _Change(usual.regulariser, "own penalty")
+    if train.server_regulariser is not None:
+        changes["server_regulariser"] = _Change(None, "own penalty")
+    if train.max_gradient_norm is not None:
+        changes["max_gradient_norm"] = _Change(None, "own step")
+    if train.loss is not None:
+        changes |= {"loss": _Change(None, "own loss"), "huber_delta": _Change(None, "own loss")}
     return changes

@@ -20,10 +20,11 @@ from scipy.sparse import issparse
 from colonnade.algorithms import DEFAULT_METHOD, METHODS, find_method
 from colonnade.algorithms.method import SERVER, Defaults, Method, Options, PartySetup, ServerSetup, Top
 from colonnade.algorithms.table_file import Tables
-from colonnade.algorithms.training import Every, StepRule, Training
+from colonnade.algorithms.training import Every, Training
 from colonnade.config.continuing import Continuation
 from colonnade.config.schema import Config, RoleDevices, RoleRates, TrainConfig, unknown_key
 from colonnade.config.settle import limits_of, settled
+from colonnade.config.steps import every_of, gradient_norms, loss_of, refuse_unsupported, step_rule
 from colonnade.data import NOTHING_FITTED, Fitted, Partition, Task, load, split
 from colonnade.data.suggest import listing
 from colonnade.models import Factory, OptimiserSpec, default_metric
@@ -287,14 +288,16 @@ def make_plan(config: Config, parties: tuple[str, ...], rows: int, task: Task | 
     method, options = method_of(config.protocol)
     count = len(parties)
     options.check(count)
+    refuse_unsupported(config.train, method)
     _check_party_dropout(config.train.party_dropout, method, options)
     privacy = options.mechanism or config.privacy
     budgets = _check_privacy(config, method, privacy, parties)
     training, model = _training(config.train, count, (rows, validation), task, (method.defaults, options)), config.model
     # A rate that follows the columns depends on the record, and accounting by record does not cover that.
     training = replace(training, measured=training.measured and not (privacy.on and privacy.by_record))
+    training = _shortening(training, gradient_norms(config.train, count, method, privacy))
     if privacy.on:  # every evaluation releases rows once more
-        every = _every("train.eval_every", config.train.eval_every, training.limit, EVALUATIONS)
+        every = every_of("train.eval_every", config.train.eval_every, training.limit, EVALUATIONS)
         training = replace(training, eval_every=every)
     assert model.embedding is not None and model.server is not None and model.aggregate is not None  # by `settled`
     return Plan(
@@ -303,7 +306,7 @@ def make_plan(config: Config, parties: tuple[str, ...], rows: int, task: Task | 
         parties=parties,
         training=training,
         target=config.train.target,
-        checkpoint_every=_every("train.checkpoint_every", config.train.checkpoint_every, training.limit, CHECKPOINTS),
+        checkpoint_every=every_of("train.checkpoint_every", config.train.checkpoint_every, training.limit, CHECKPOINTS),
         widths=_embeddings(model.embedding, count),
         models=_party_models(model.party, count),
         server_model=model.server,
@@ -312,6 +315,17 @@ def make_plan(config: Config, parties: tuple[str, ...], rows: int, task: Task | 
         privacy=privacy,
         budgets=budgets,
         tables=Tables(config.server.table, config.server.table_dtype),
+    )
+
+
+def _shortening(training: Training, norms: tuple[float | None, tuple[float | None, ...]]) -> Training:
+    """Return the training with limits on the gradients of the server and of each party."""
+    server, parties = norms
+    limited = zip(training.party_optimisers, parties, strict=True)
+    return replace(
+        training,
+        server_optimiser=msgspec.structs.replace(training.server_optimiser, max_norm=server),
+        party_optimisers=tuple(msgspec.structs.replace(spec, max_norm=norm) for spec, norm in limited),
     )
 
 
@@ -454,12 +468,15 @@ def _training(
         server_optimiser=server_optimiser,
         party_optimisers=party_optimisers,
         regularisers=_per_party("train.regulariser", train.regulariser, parties),
-        rule=_rule(train, limit, min(train.batch_size, rows), rows, parties, options),
+        rule=step_rule(train, limit, min(train.batch_size, rows), rows, parties, options),
         limit=limit,
-        eval_every=_every("train.eval_every", train.eval_every, limit, evaluations),
+        eval_every=every_of("train.eval_every", train.eval_every, limit, evaluations),
         metric=metric,
         measured=measured,
         party_dropout=train.party_dropout,
+        loss=loss_of(train, task),
+        sampling=train.sampling,
+        server_regulariser=train.server_regulariser,
         validation=validation,
         patience=train.patience,
         until=train.target if train.until_target else None,
@@ -492,40 +509,6 @@ def limit_of(train: TrainConfig) -> Every:
     if not 0 < amount < float("inf"):
         raise ConfigError(f"train.{unit}", amount, "must be above 0")
     return Every(unit, amount)  # type: ignore[arg-type]
-
-
-def _rule(train: TrainConfig, limit: Every, batch: int, rows: int, parties: int, options: Options) -> StepRule:
-    if train.step_rule not in ("constant", "inverse-sqrt", "inverse"):
-        raise ConfigError("train.step_rule", train.step_rule, "use 'constant', 'inverse-sqrt' or 'inverse'")
-    if not train.step_offset > 0:
-        raise ConfigError("train.step_offset", train.step_offset, "must be above 0 (the K0 of 1/(k + K0))")
-    planned = limit.updates(options.threshold(parties) * batch, rows * parties)
-    if train.step_rule == "inverse-sqrt" and planned is None:
-        raise ConfigError(
-            "train.step_rule", train.step_rule, "c/√K needs the number of updates: limit by updates or epochs"
-        )
-    return StepRule(train.step_rule, planned or 1, train.step_offset)  # type: ignore[arg-type]
-
-
-_AMOUNT = re.compile(r"^\s*([+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)\s*(s|seconds?|epochs?|updates?)\s*$")
-
-
-def _every(key: str, value: int | str | None, limit: Every, parts: int) -> Every:
-    """Parse 50 (updates), "2 s" or "0.5 epochs"; None: a fixed number of parts of the whole run."""
-    if value is None:
-        amount = limit.amount / parts
-        return Every(limit.unit, max(1.0, round(amount)) if limit.unit == "updates" else amount)
-    if isinstance(value, int):
-        every = Every("updates", value)
-    else:
-        match = _AMOUNT.match(value)
-        if match is None:
-            raise ConfigError(key, value, "give a number of updates, or e.g. '2 s' or '0.5 epochs'")
-        unit = {"s": "seconds", "e": "epochs", "u": "updates"}[match[2][0]]
-        every = Every(unit, float(match[1]))  # type: ignore[arg-type]
-    if not 0 < every.amount < float("inf"):
-        raise ConfigError(key, value, "must be above 0")
-    return every
 
 
 def _own_rate(defaults: Defaults) -> float | RoleRates:

@@ -15,7 +15,7 @@ import msgspec
 
 from colonnade.data import Dialect, IdRules, RowSplit
 from colonnade.drivers.simulator import ClockConfig
-from colonnade.models import Regulariser
+from colonnade.models import Regulariser, ServerRegulariser
 from colonnade.privacy.settings import Budget, PrivacySettings
 from colonnade.protocol.errors import ConfigError
 from colonnade.protocol.role import SERVER
@@ -28,6 +28,7 @@ __all__ = [
     "PartyConfig",
     "PredictConfig",
     "RoleDevices",
+    "RoleNorms",
     "RoleRates",
     "ServerConfig",
     "TrackConfig",
@@ -102,6 +103,13 @@ class RoleRates(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     party: float | list[float]  # the rate of every party, or a list with one for each party
 
 
+class RoleNorms(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Different limits for the server and the parties."""
+
+    server: float | None = None  # of the server's gradients; left out: no limit
+    party: float | list[float] | None = None  # of every party's gradients, or a list with one for each party
+
+
 class TrainConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """How to train, how long, and how to evaluate."""
 
@@ -109,8 +117,16 @@ class TrainConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     learning_rate: float | RoleRates | Literal["auto"] = "auto"
     optimiser: str | dict[str, Any] | None = None  # left out: the method's own; "sgd" if a rate is given
     regulariser: Regulariser | list[Regulariser] = Regulariser()
+    server_regulariser: ServerRegulariser | None = None  # of the server's network, as `regulariser` is of the parties'
+    loss: Literal["squared", "l1", "huber"] | None = None  # of numbers as labels; left out: squared
+    huber_delta: float | None = None  # δ of loss = "huber", in standard deviations of the training labels; left out: 1
+    sampling: Literal["walk", "iid"] | None = None  # of batches; left out: the method's own, mostly "walk"
+    max_gradient_norm: float | RoleNorms | None = None  # longer gradients are shortened to it; no part of [privacy]
     step_rule: str = "constant"
     step_offset: float = 1000.0  # K0 of step_rule = "inverse"
+    step_factor: float | None = None  # of step_rule = "step"; left out: 0.1
+    step_every: int | str | None = None  # of step_rule = "step": updates, or e.g. "5 epochs"
+    warm_up: int | str | None = None  # the rate rises for so long, before any rule
     epochs: float | None = None
     updates: int | None = None
     seconds: float | None = None

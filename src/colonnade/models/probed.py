@@ -70,9 +70,15 @@ class ProbedServerNetwork(ServerNetwork):
     """θ_0 with losses in float64."""
 
     def __init__(
-        self, module: nn.Module, optimiser: OptimiserSpec, objective: Objective, how: str, parties: int
+        self,
+        module: nn.Module,
+        optimiser: OptimiserSpec,
+        objective: Objective,
+        how: str,
+        parties: int,
+        regulariser: Regulariser | None = None,
     ) -> None:
-        super().__init__(module, optimiser, objective, how, parties)
+        super().__init__(module, optimiser, objective, how, parties, regulariser)
         self._twin = self.twin(torch.float64)
 
     @torch.no_grad()

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from colonnade.models.network import Network
 from colonnade.models.objective import Objective
 from colonnade.models.on_device import contiguous, number, to_array
-from colonnade.models.optimiser import OptimiserSpec
+from colonnade.models.optimiser import OptimiserSpec, Regulariser
 from colonnade.protocol.errors import ConfigError, ModelError
 from colonnade.protocol.messages import Array
 
@@ -57,9 +57,15 @@ class ServerNetwork(Network):
     """θ_0 after the aggregate, with the task's loss."""
 
     def __init__(
-        self, module: nn.Module, optimiser: OptimiserSpec, objective: Objective, how: str, parties: int
+        self,
+        module: nn.Module,
+        optimiser: OptimiserSpec,
+        objective: Objective,
+        how: str,
+        parties: int,
+        regulariser: Regulariser | None = None,
     ) -> None:
-        super().__init__(module, optimiser)
+        super().__init__(module, optimiser, regulariser)
         self.objective, self._how, self._parties = objective, how, parties
         self._alike = how in ("sum", "mean")
 

@@ -130,7 +130,7 @@ class Contributor(Chassis[C], Generic[C]):
         if isinstance(setup.model, Continued):
             self.estimator.begin_at(setup.model, self._columns, setup.name)
         path = ("batches",) if options.synchronous else ("batches", setup.index)
-        batches = Draws if options.estimator == SAGA else Walk
+        batches = Draws if options.estimator == SAGA or training.sampling == "iid" else Walk
         self._walk = batches(self._block.rows, setup.training.batch_size, setup.training.seed, *path)
 
     # Training; the subclass implements it.

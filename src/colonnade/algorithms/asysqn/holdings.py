@@ -5,8 +5,8 @@ import hashlib
 import numpy as np
 
 from colonnade.algorithms.asysqn.block import Block
-from colonnade.algorithms.asysqn.config import LinearOptions
-from colonnade.algorithms.asysqn.losses import FAR, LOSSES, Loss, at_zero, probability
+from colonnade.algorithms.asysqn.config import SAGA, LinearOptions
+from colonnade.algorithms.asysqn.losses import FAR, LOSSES, Loss, at_zero, huber, probability
 from colonnade.algorithms.evaluation import Scores
 from colonnade.algorithms.method import PartySetup
 from colonnade.algorithms.training import Training
@@ -31,7 +31,7 @@ class Holdings:
         self._name, self._task = setup.name, setup.task
         intercept = setup.options.intercept and setup.index == 0  # one party holds it for all
         self.train, self.test = Block(setup.train, intercept), Block(setup.test, intercept)
-        self.loss = LOSSES[_loss_of(setup.options, setup.task)]
+        self.loss = _loss_of(setup.options, setup.task, setup.y_train)
         self.y = targets(setup.y_train, setup.task, self.loss, setup.name)
         self.y_test = targets(setup.y_test, setup.task, self.loss, setup.name)
         self.validation = setup.training.validation
@@ -93,10 +93,12 @@ def predictions(theta: Array, task: Task) -> Array:
     return np.column_stack([1.0 - score, score])
 
 
-def _loss_of(options: LinearOptions, task: Task) -> str:
+def _loss_of(options: LinearOptions, task: Task, y_train: Array) -> Loss:
+    if options.loss == "huber":
+        return huber(options.huber_delta * (float(np.std(y_train)) or 1.0))
     if options.loss != "auto":
-        return options.loss
-    return "ridge" if task.kind == "regression" else "logistic"
+        return LOSSES[options.loss]
+    return LOSSES["ridge" if task.kind == "regression" else "logistic"]
 
 
 def _l2_of(options: LinearOptions, training: Training) -> float:
@@ -120,6 +122,9 @@ def _refuse_others_settings(setup: PartySetup[LinearOptions]) -> None:
         raise ConfigError(
             "train.regulariser", regulariser.kind, "linear methods use protocol.l2 instead; leave this key out"
         )
+    if setup.training.sampling == "walk" and setup.options.estimator == SAGA:
+        advice = "SAGA is biased on a walk, so it always draws its batches independently; use 'iid', or leave it out"
+        raise ConfigError("train.sampling", "walk", advice)
     if optimiser.name != "sgd" or optimiser.options:
         raise ConfigError("train.optimiser", optimiser.name, "linear methods have their own step; leave this key out")
 
@@ -141,7 +146,7 @@ def _advice(task: Task, loss: Loss) -> str:
     if task.kind == "multiclass":
         return f"needs labels of two classes (±1 or 0–1); these labels have {len(task.classes)} classes"
     if loss.signed:
-        return "needs labels of two classes; this label is a number, for which there is 'ridge'"
+        return "needs labels of two classes; this label is a number, for which there are 'ridge' and 'huber'"
     return "needs a number as the label; this label has two classes: use 'logistic' or 'ls-svm'"
 
 

@@ -310,8 +310,9 @@ class Party(Contributor[State]):
     @job(Step)
     def step(self, job: Step) -> StepMade:
         """The direction d_ℓ, and the values that the estimator remembers."""
-        rate = self.training.party_rates[self.index] * self.estimator.scale.rate
-        return self.estimator.step(job, self.training.rule.rate(rate, self.estimator.steps * len(self.names)))
+        rate, parties = self.training.party_rates[self.index] * self.estimator.scale.rate, len(self.names)
+        k = self.estimator.steps * (parties // self.options.threshold(parties))  # as if all parties were as fast
+        return self.estimator.step(job, self.training.rule.rate(rate, k))
 
     @done(StepMade)
     def stepped(self, token: int, made: StepMade) -> None:

@@ -4,7 +4,7 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from colonnade.algorithms.batches import Walk
+from colonnade.algorithms.batches import Draws, Order, Walk
 from colonnade.algorithms.training import Training
 from colonnade.privacy.sharing import Segmentation
 from colonnade.protocol.messages import Array
@@ -18,7 +18,8 @@ class SegmentWalk:
     def __init__(self, rows: int, training: Training, segments: int) -> None:
         self.cut = Segmentation(rows, segments)
         self.places = min(-(-training.batch_size // segments), self.cut.length)
-        self._walk = Walk(self.cut.length, self.places, training.seed, "batches")
+        kind = Draws if training.sampling == "iid" else Walk
+        self._walk: Order = kind(self.cut.length, self.places, training.seed, "batches")
         self.per_epoch = self._walk.per_epoch
 
     def batch(self, position: int) -> Array:

@@ -51,7 +51,7 @@ from colonnade.algorithms.fedvs.testing import TEST_DEADLINE, CodedEvaluation
 from colonnade.algorithms.method import SERVER, Options, ServerSetup
 from colonnade.algorithms.remarks import Remark
 from colonnade.data.suggest import listing
-from colonnade.models import Objective, ServerNetwork, server_module
+from colonnade.models import ServerNetwork, server_module
 from colonnade.privacy.secret import SecretKey
 from colonnade.protocol.errors import ConfigError, LocalProtocolError, ModelError, RemoteProtocolError, TrainingDiverged
 from colonnade.protocol.events import NANOSECONDS, Effect, Emit
@@ -78,8 +78,8 @@ def averaging_network(setup: ServerSetup[Options], method: str) -> ServerNetwork
         raise ConfigError("model.aggregate", setup.aggregate, f"{method} averages embeddings: use 'mean'")
     width, seed = setup.widths[0], derive(setup.training.seed, "init", SERVER)
     module = server_module(setup.model, width, setup.task.outputs, seed)
-    objective = Objective(setup.task, setup.y_train, setup.target_scale)
-    return ServerNetwork(module.to(setup.device), setup.training.server_optimiser, objective, "concat", 1)
+    optimiser, penalty = setup.training.server_optimiser, setup.training.server_regulariser
+    return ServerNetwork(module.to(setup.device), optimiser, setup.objective(), "concat", 1, penalty)
 
 
 @dataclass(slots=True, kw_only=True)

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 
-from colonnade.algorithms.batches import Walk
+from colonnade.algorithms.batches import walk_of
 from colonnade.algorithms.chassis import Chassis, RoleState, done, job, timer
 from colonnade.algorithms.evaluation import Evaluated, Scores
 from colonnade.algorithms.keeping import BestWeights
@@ -16,7 +16,7 @@ from colonnade.algorithms.method import SERVER, Options, PartySetup, ServerSetup
 from colonnade.algorithms.networks import party_rate
 from colonnade.algorithms.prediction.predictor import Predictor, TrainedRoles
 from colonnade.algorithms.training_progress import END_TIMER, EVALUATE_TIMER, TrainingProgress
-from colonnade.models import Network, Objective, ServerNetwork, aggregated_width, party_module, server_module
+from colonnade.models import Network, ServerNetwork, aggregated_width, party_module, server_module
 from colonnade.models.metrics import measure
 from colonnade.models.server import aggregate
 from colonnade.protocol.errors import TrainingDiverged
@@ -85,14 +85,15 @@ class Centralised(Chassis[RoleState]):
         super().__init__(SERVER, {}, RoleState())
         self._training = training = server.training
         self._x, self._x_test = tuple(party.train for party in parties), tuple(party.test for party in parties)
-        objective = Objective(server.task, server.y_train, server.target_scale)
+        objective = server.objective()
         self._targets, self._y_test = objective.targets(server.y_train), server.y_test
         self._how, self._names = server.aggregate, server.parties
         inputs = aggregated_width(server.aggregate, server.widths)
         top = server_module(server.model, inputs, server.task.outputs, derive(training.seed, "init", SERVER))
         average = server.options.average
         optimiser = training.server_optimiser.averaging(average)
-        self.network = ServerNetwork(top.to(server.device), optimiser, objective, server.aggregate, len(parties))
+        how, penalty = server.aggregate, training.server_regulariser
+        self.network = ServerNetwork(top.to(server.device), optimiser, objective, how, len(parties), penalty)
         self.parts = tuple(
             Network(
                 party_module(p.model, p.shape, p.width, derive(training.seed, "init", p.index), p.name).to(p.device),
@@ -102,7 +103,7 @@ class Centralised(Chassis[RoleState]):
             for p in parties
         )
         self._rates = (training.server_rate, *(party_rate(training, p.index, p.train) for p in parties))
-        self._walk = Walk(training.rows, training.batch_size, training.seed, "batches")
+        self._walk = walk_of(training, None)
         self.progress, self.best_weights = TrainingProgress(training), BestWeights()
 
     def started(self, entropy: bytes) -> None:

@@ -1,5 +1,6 @@
 """Directions and the two-point estimate: VFL-Cascaded Eq. (2), (3)."""
 
+from collections.abc import Iterator
 from math import sqrt
 
 import numpy as np
@@ -8,7 +9,7 @@ from colonnade.privacy.secret import normal, sphere
 from colonnade.protocol.errors import ConfigError
 from colonnade.protocol.messages import Array
 
-__all__ = ["check_smoothing", "directions", "estimate", "scale_of"]
+__all__ = ["check_smoothing", "differences", "directions", "estimate", "scale_of", "signed"]
 
 # θ + μu is float32, as are the embeddings: rounding hides a step of a parameter below this.
 SMALLEST_STEP = 1e-6
@@ -21,6 +22,23 @@ def directions(seed: bytes, count: int, dimension: int, distribution: str) -> Ar
     if count == 1:
         return draw(seeds[0], dimension)[None]
     return np.stack([draw(one, dimension) for one in seeds]) if count else np.zeros((0, dimension), np.float32)
+
+
+def differences(losses: Array, count: int) -> Array:
+    """Return ĥ − h for each of `count` directions, from h and the losses at w + μu, then at w − μu if there are any.
+
+    With both, half of their difference: the second-order part of the loss cancels, so the error is O(μ²), not O(μ).
+    """
+    base, ahead, behind = losses[0], losses[1 : 1 + count], losses[1 + count :]
+    with np.errstate(over="ignore"):  # see `estimate`
+        return (ahead - behind) / 2 if len(behind) else ahead - base
+
+
+def signed(u: Array, central: bool) -> Iterator[Array]:
+    """Yield u of each direction, then −u of each if differences are central."""
+    yield from u
+    if central:
+        yield from -u
 
 
 def scale_of(dimension: int, distribution: str) -> float:
@@ -40,7 +58,9 @@ def estimate(differences: Array, u: Array, smoothing: float, distribution: str) 
     return gradient
 
 
-def check_smoothing(smoothing: float, dimension: int, distribution: str, who: str) -> None:
+def check_smoothing(
+    smoothing: float, dimension: int, distribution: str, who: str, key: str = "protocol.smoothing"
+) -> None:
     """Raise ConfigError for a μ that is lost in rounding, and name the smallest that works."""
     spread = 1.0 if distribution == "gaussian" else 1.0 / sqrt(dimension)
     if smoothing * spread < SMALLEST_STEP:
@@ -48,4 +68,4 @@ def check_smoothing(smoothing: float, dimension: int, distribution: str, who: st
             f"too small for the {dimension} parameters of {who}: the loss difference would be rounding noise; "
             f"use at least {1.1 * SMALLEST_STEP / spread:.1e}"  # two digits, never rounded to below the limit
         )
-        raise ConfigError("protocol.smoothing", smoothing, advice)
+        raise ConfigError(key, smoothing, advice)
