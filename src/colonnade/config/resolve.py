@@ -174,6 +174,7 @@ def federation(
         setups = [before.party(setup, data.fitted(setup.index), dropped, "data") for setup in setups]
     else:
         refuse_dropped(config)
+    _check_diagnose(config, plan)
     notes = plan.method.check(server, setups) if plan.method.check is not None else ()
     return Federation(
         config=config,
@@ -184,6 +185,17 @@ def federation(
         notes=(*data.notes, *notes, *plan.privacy.notes(len(data.y_train))),
         before=before,
     )
+
+
+def _check_diagnose(config: Config, plan: "Plan") -> None:
+    """Raise ConfigError for a diagnosis that would be of another model than the evaluated one."""
+    for name in config.diagnose.wanted:
+        if plan.privacy.on:
+            advice = (
+                "leave it out: with a privacy mechanism, embeddings of training rows would be one more release, which "
+                "the account does not have"
+            )
+            raise ConfigError(f"diagnose.{name}", getattr(config.diagnose, name), advice)
 
 
 def refuse_dropped(config: Config) -> None:

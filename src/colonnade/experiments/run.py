@@ -27,6 +27,7 @@ from colonnade.drivers.simulator import Simulator
 from colonnade.drivers.simulator import checkpoint as simulator_checkpoint
 from colonnade.drivers.simulator.cpu_loads import ended_note
 from colonnade.drivers.simulator.lanes import Lanes
+from colonnade.experiments.diagnostics import Diagnostics
 from colonnade.experiments.interrupt import on_first_interrupt
 from colonnade.experiments.live import RunLive
 from colonnade.models.network import draw_in_turn
@@ -89,6 +90,10 @@ class Run:
 
     def __init__(self, setting: Federation, folder: RunFolder | None, workers: int | str = 1) -> None:
         self.federation, self.folder, self.workers = setting, folder, workers
+        self._diagnostics = Diagnostics(setting)
+        if self._diagnostics and workers == RAY:
+            advice = "does not work with [diagnose], which needs all roles in this process; use threads"
+            raise ConfigError("--workers", workers, advice)
         self.stopping = False  # Ctrl-C was typed
         self._begin()
         self._losses = 0
@@ -342,6 +347,9 @@ class Run:
             return
         training = self.federation.training
         row = metrics_row(record, training, simulator.now / NANOSECONDS, self.wall_s, simulator.traffic)
+        if self._diagnostics:
+            simulator.settle()
+            row |= self._diagnostics.row([node.role for node in simulator.nodes])
         self.rows.append(row)
         if self.folder is not None:
             self.folder.append(row)

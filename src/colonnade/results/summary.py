@@ -21,6 +21,7 @@ from colonnade.results.verdict import Commonest, warnings_of
 __all__ = [
     "Summary",
     "TrafficFields",
+    "finite",
     "live_summary",
     "metrics_row",
     "staleness_histogram",
@@ -197,10 +198,10 @@ def metrics_row(
         "wall_s": round(wall_s, 4),
         "update": record.update,
         "epochs": record.epochs,
-        "value": _finite(record.values[metric]),
-        "accuracy": _finite(record.values.get("accuracy")),
-        "loss": _finite(record.loss),
-        "train_loss": _finite(record.train_loss),
+        "value": finite(record.values[metric]),
+        "accuracy": finite(record.values.get("accuracy")),
+        "loss": finite(record.loss),
+        "train_loss": finite(record.train_loss),
         "bytes_up": traffic.bytes_up,
         "bytes_down": traffic.bytes_down,
         "staleness": record.staleness,
@@ -210,9 +211,9 @@ def metrics_row(
     if tested is None:
         return row
     return row | {
-        "test_value": _finite(tested.values[metric]),
-        "test_accuracy": _finite(tested.values.get("accuracy")),
-        "test_loss": _finite(tested.loss),
+        "test_value": finite(tested.values[metric]),
+        "test_accuracy": finite(tested.values.get("accuracy")),
+        "test_loss": finite(tested.loss),
     }
 
 
@@ -274,8 +275,8 @@ def _privacy_fields(
     silent = [name for name in parties if name not in spent]
     worst = None if silent else max(spent.values(), key=lambda one: one["mu"])
     return {
-        "mu": _finite(worst["mu"] if worst else None),
-        "epsilon": _finite(worst["epsilon"] if worst else None),
+        "mu": finite(worst["mu"] if worst else None),
+        "epsilon": finite(worst["epsilon"] if worst else None),
         "delta": settings.delta,
         "not_told": silent,
         "mechanism": settings.mechanism,
@@ -283,8 +284,8 @@ def _privacy_fields(
         "noise": settings.noise,
         "local_updates": settings.local_updates,
         claim: {
-            "mu": _finite(worst["claim_mu"] if worst else None),
-            "epsilon": _finite(worst["claim_epsilon"] if worst else None),
+            "mu": finite(worst["claim_mu"] if worst else None),
+            "epsilon": finite(worst["claim_epsilon"] if worst else None),
         },
         "parties": {name: _all_finite(one) for name, one in spent.items()},
         "withdrawn": dict(withdrawn),
@@ -296,8 +297,9 @@ def _withdrawn_note(withdrawn: Mapping[str, str]) -> str:
 
 
 def _all_finite(numbers: Mapping[str, Any]) -> dict[str, Any]:
-    return {key: _finite(value) if isinstance(value, float) else value for key, value in numbers.items()}
+    return {key: finite(value) if isinstance(value, float) else value for key, value in numbers.items()}
 
 
-def _finite(value: float | None) -> float | None:
+def finite(value: float | None) -> float | None:
+    """Return the value; None if it is not a finite number, which JSON does not have."""
     return value if value is not None and isfinite(value) else None

@@ -1,0 +1,61 @@
+"""`[diagnose]`: what the simulator computes at each evaluation, because it has all roles in one place.
+
+It is a pure read of the roles' committed state. It sends no message, takes no time of the clock, and moves no generator
+of a role, so a run with it has the same trace, weights and metrics as one without it.
+
+The sample is a fixed set of training rows, chosen by `data.split_seed`: runs with other values of `train.seed` have the
+same sample.
+"""
+
+from collections.abc import Sequence
+from math import nan
+from typing import Any
+
+import numpy as np
+
+from colonnade.algorithms.prediction.predictor import TrainedRoles
+from colonnade.config.resolve import Federation
+from colonnade.models.metrics import measure
+from colonnade.predict.in_one_place import predictor_of
+from colonnade.protocol.messages import Array
+from colonnade.protocol.role import Role
+from colonnade.protocol.seeds import generator
+from colonnade.results.summary import finite
+
+__all__ = ["Diagnostics", "sample_of"]
+
+
+def sample_of(rows: int, wanted: int, seed: int) -> Array:
+    """Return the numbers of the sampled training rows, in order."""
+    chosen: Array = np.sort(generator(seed, "diagnose").permutation(rows)[:wanted])
+    return chosen
+
+
+class Diagnostics:
+    """The diagnoses of one run, made from its roles."""
+
+    def __init__(self, setting: Federation) -> None:
+        self._setting, self._asked = setting, setting.config.diagnose
+        self._predictor = predictor_of(setting.method) if self._asked.wanted else None
+        rows = sample_of(len(setting.data.y_train), self._asked.rows, setting.config.data.split_seed)
+        self._blocks: list[Any] = [block[rows] for block in setting.data.train] if self._asked.wanted else []
+        self._y = setting.data.y_train[rows]
+
+    def __bool__(self) -> bool:
+        return bool(self._asked.wanted)
+
+    def row(self, roles: Sequence[Role]) -> dict[str, Any]:
+        """Return what a line of metrics.jsonl gets in addition; `roles` are the server and the parties."""
+        setting = self._setting
+        server, *parties = roles
+        trained = TrainedRoles(setting.options, setting.data.task, server, tuple(parties))
+        return self._training(trained) if self._asked.training else {}
+
+    def _training(self, roles: TrainedRoles[Any, Any, Any]) -> dict[str, Any]:
+        """Judge the sample as held-out rows are judged: from what the parties would send, in evaluation mode."""
+        assert self._predictor is not None
+        metric = self._setting.training.metric
+        prediction = self._predictor.in_one_place(roles, self._blocks, 0)
+        found = measure(metric, self._setting.data.task, self._y, prediction, nan)
+        row = {"training_value": finite(found[metric])}
+        return row | ({"training_accuracy": finite(found["accuracy"])} if "accuracy" in found else {})

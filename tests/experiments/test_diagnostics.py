@@ -1,0 +1,88 @@
+"""`[diagnose]`: the numbers are right, the run is the same with them, and what cannot have them is refused."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from colonnade.config.schema import from_dict
+from colonnade.deployment.up import prepare_up
+from colonnade.experiments.diagnostics import sample_of
+from colonnade.experiments.run import Run, prepare, reopen
+from colonnade.protocol.errors import ConfigError
+
+ADDED = ("training_value", "training_accuracy")
+
+
+def tables(method: str, **sections: dict[str, Any]) -> dict[str, Any]:
+    base: dict[str, Any] = {
+        "data": {"source": "digits-parity", "parties": 3},
+        "protocol": {"name": method},
+        "train": {"updates": 6, "eval_every": 3},
+    }
+    return base | {name: base.get(name, {}) | own for name, own in sections.items()}
+
+
+def executed(found: dict[str, Any]) -> Run:
+    run = prepare(from_dict(found))
+    run.execute()
+    return run
+
+
+def plain(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The lines without the diagnoses and the real time."""
+    return [{key: value for key, value in row.items() if key not in (*ADDED, "wall_s")} for row in rows]
+
+
+@pytest.mark.parametrize("method", ["sync", "swift", "flex", "cascaded", "asysqn-svrg", "fedvs", "centralised"])
+def test_a_run_is_the_same_with_its_diagnoses(method):
+    without = executed(tables(method))
+    watched = executed(tables(method, diagnose={"training": True, "rows": 100}))
+    assert plain(watched.rows) == plain(without.rows)
+    for key in ("trace_sha256", "weights_sha256", "bytes_eval"):
+        assert watched.summary()[key] == without.summary()[key]
+    assert all(0 <= row["training_value"] <= 1 for row in watched.rows)
+    assert not set(ADDED) & set(without.rows[-1])
+
+
+def test_training_accuracy_is_that_of_the_joint_network_on_the_sampled_rows():
+    run = executed(tables("sync", diagnose={"training": True, "rows": 50}, model={"party": "linear", "embedding": 2}))
+    data, (server, *parties) = run.federation.data, [node.role for node in run.simulator.nodes]
+    rows = sample_of(len(data.y_train), 50, 0)
+    assert len(set(rows.tolist())) == 50 and rows.max() < len(data.y_train)
+    h = torch.cat(
+        [party.network.reader(torch.from_numpy(x[rows])) for party, x in zip(parties, data.train, strict=True)], 1
+    )
+    right = (server.network.reader(h)[:, 0] > 0).numpy() == (data.y_train[rows] == 1)
+    assert run.rows[-1]["training_accuracy"] == right.mean()
+    assert run.rows[-1]["training_value"] == run.rows[-1]["training_accuracy"]
+    assert np.array_equal(rows, sample_of(len(data.y_train), 50, 0))  # whatever train.seed is
+    assert len(sample_of(10, 512, 0)) == 10
+
+
+def test_threads_and_a_resumed_run_give_the_same_numbers(tmp_path, monkeypatch):
+    monkeypatch.setattr("colonnade.experiments.run.SLICE_EVENTS", 10)
+    config = from_dict(tables("swift", diagnose={"training": True}, train={"checkpoint_every": 2}))
+    alone, threads, stopped = (prepare(config, out=tmp_path / f"{n}", workers=max(n, 1)) for n in (1, 2, 0))
+    alone.execute()
+    threads.execute()
+    with pytest.raises(KeyboardInterrupt):
+        stopped.execute(lambda run: run._stop() if len(run.rows) == 2 else None)
+    again = reopen(config, tmp_path / "0")
+    again.execute()
+    for run in (threads, again):
+        assert [row["training_value"] for row in run.rows] == [row["training_value"] for row in alone.rows]
+
+
+def test_what_cannot_be_diagnosed_is_refused(tmp_path):
+    wanted = {"diagnose": {"training": True}}
+    private = {"mechanism": "output", "clip": 1.0, "noise": 1.0}
+    with pytest.raises(ConfigError, match=r"diagnose.training = True: leave it out: with a privacy mechanism"):
+        prepare(from_dict(tables("vafl", **wanted, privacy=private)))
+    with pytest.raises(ConfigError, match="needs the columns of all parties in one place: use the simulator"):
+        prepare_up(from_dict(tables("vafl", **wanted)), tmp_path / "up")
+    with pytest.raises(ConfigError, match=r"--workers = 'ray': does not work with \[diagnose\]"):
+        prepare(from_dict(tables("vafl", **wanted)), workers="ray")
+    with pytest.raises(ConfigError, match="diagnose.rows = 0: must be 1 or more"):
+        from_dict(tables("vafl", diagnose={"rows": 0}))
