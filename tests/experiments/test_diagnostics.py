@@ -86,3 +86,17 @@ def test_what_cannot_be_diagnosed_is_refused(tmp_path):
         prepare(from_dict(tables("vafl", **wanted)), workers="ray")
     with pytest.raises(ConfigError, match="diagnose.rows = 0: must be 1 or more"):
         from_dict(tables("vafl", diagnose={"rows": 0}))
+
+
+@pytest.mark.parametrize("method", ["sync", "asysqn-sgd", "fedvs", "centralised"])
+def test_further_metrics_are_in_every_line_and_in_the_summary(method):
+    also = ["f1", "pr-auc", "brier", "ece"]
+    run = executed(tables(method, train={"also": also}, diagnose={"training": True}))
+    summary, last = run.summary(), run.rows[-1]
+    for row in run.rows:
+        assert {name: 0 <= row[name] < 1 for name in also} == dict.fromkeys(also, True)
+        assert all(f"training_{name}" in row for name in also)
+    assert summary["also"] == {name: last[f"test_{name}"] for name in also}
+    plain_run = executed(tables(method))
+    assert "also" not in plain_run.summary() and not set(also) & set(plain_run.rows[-1])
+    assert plain_run.summary()["weights_sha256"] == summary["weights_sha256"]

@@ -142,11 +142,11 @@ class Evaluation:
 
     def __init__(
         self, parties: Sequence[str], widths: Sequence[int], y_test: Array, metric: str,
-        table: EmbeddingTable | None = None,
+        table: EmbeddingTable | None = None, also: Sequence[str] = (),
     ) -> None:  # fmt: skip
         self._index = {name: index for index, name in enumerate(parties)}
         self.table = EmbeddingTable(len(y_test), widths) if table is None else table
-        self._y, self._metric = y_test, metric
+        self._y, self._metric, self._also = y_test, metric, also
         self._chunk = rows_per_message(max(widths))
         self.number = 0
         self.missing: list[str] = []
@@ -250,7 +250,7 @@ class Evaluation:
     def _scores(self, network: ServerNetwork, start: int, stop: int) -> Scores:
         y, objective = self._y[start:stop], network.objective
         loss, prediction = network.evaluate(map(self.gathered, self.table.parts(start, stop)), objective.targets(y))
-        return Scores(loss, measure(self._metric, objective.task, y, prediction, loss))
+        return Scores(loss, measure(self._metric, objective.task, y, prediction, loss, self._also))
 
     def save(self) -> dict[str, Any]:
         return {

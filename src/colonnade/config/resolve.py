@@ -27,7 +27,7 @@ from colonnade.config.settle import limits_of, settled
 from colonnade.data import NOTHING_FITTED, Fitted, Partition, Task, load, split
 from colonnade.data.suggest import listing
 from colonnade.models import Factory, OptimiserSpec, default_metric
-from colonnade.models.metrics import require_metric
+from colonnade.models.metrics import require_also, require_metric
 from colonnade.models.on_device import on_device
 from colonnade.privacy.guard import check_budget
 from colonnade.privacy.settings import Budget, PrivacySettings
@@ -440,6 +440,7 @@ def _training(
     metric = train.metric or (default_metric(task) if task is not None else "")
     if task is not None:
         require_metric(metric, task)
+        require_also(train.also, task)
     server_optimiser, party_optimisers = _optimisers(train.optimiser, parties)
     measured, rate = train.learning_rate == "auto", train.learning_rate
     server_rate, party_rates = _rates(_own_rate(defaults) if rate == "auto" else rate, parties)
@@ -468,6 +469,7 @@ def _training(
         limit=limit,
         eval_every=_every("train.eval_every", train.eval_every, limit, evaluations),
         metric=metric,
+        also=tuple(train.also),
         measured=measured,
         party_dropout=train.party_dropout,
         validation=validation,

@@ -116,6 +116,7 @@ class TrainConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     updates: int | None = None
     seconds: float | None = None
     metric: str | None = None
+    also: list[str] = []  # further metrics, in every line of metrics.jsonl
     patience: int | None = None  # the run ends after so many evaluations without a better one; 0: it continues
     target: float | None = None
     eval_every: int | str | None = None

@@ -54,8 +54,8 @@ class Diagnostics:
     def _training(self, roles: TrainedRoles[Any, Any, Any]) -> dict[str, Any]:
         """Judge the sample as held-out rows are judged: from what the parties would send, in evaluation mode."""
         assert self._predictor is not None
-        metric = self._setting.training.metric
+        metric, also = self._setting.training.metric, self._setting.training.also
         prediction = self._predictor.in_one_place(roles, self._blocks, 0)
-        found = measure(metric, self._setting.data.task, self._y, prediction, nan)
-        row = {"training_value": finite(found[metric])}
-        return row | ({"training_accuracy": finite(found["accuracy"])} if "accuracy" in found else {})
+        found = measure(metric, self._setting.data.task, self._y, prediction, nan, also)
+        row = {"training_value": finite(found[metric]), "training_accuracy": finite(found.get("accuracy"))}
+        return row | {f"training_{name}": finite(found[name]) for name in also}

@@ -74,6 +74,7 @@ class Summary(TrafficFields):
     validation_loss: float | None
     validation_rows: int  # 0: the lines of metrics.jsonl are about the test rows
     test_rows: int
+    also: NotRequired[dict[str, float | None]]  # only with `train.also`: further metrics, on the same rows as `value`
     target: float | None
     time_to_target_s: float | None  # from the lines of metrics.jsonl
     fresh_rows: int
@@ -151,6 +152,8 @@ def summarise(
         "trace_sha256": trace_sha256,
         "weights_sha256": weights_sha256,
     }
+    if plan.training.also:
+        summary["also"] = {name: last.get(f"{of_tests}{name}") for name in plan.training.also}
     if before is not None:
         summary["continued_from"] = before.origin
     summary["warnings"] = warnings_of(summary, rows, principal.get("warnings", ()), commonest)
@@ -208,8 +211,10 @@ def metrics_row(
         "missing": record.missing,
         "rows": "validation" if training.validation else "test",
     }
+    row |= {name: finite(record.values.get(name)) for name in training.also}
     if tested is None:
         return row
+    row |= {f"test_{name}": finite(tested.values.get(name)) for name in training.also}
     return row | {
         "test_value": finite(tested.values[metric]),
         "test_accuracy": finite(tested.values.get("accuracy")),

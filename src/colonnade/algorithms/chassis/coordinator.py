@@ -190,7 +190,8 @@ D = TypeVar("D", bound=CoordinatorState)
 def evaluation_of(setup: ServerSetup[Options]) -> Evaluation:
     """Make the evaluation on the held-out rows, with its table in memory or in a file as the config says."""
     tests = setup.tables.to_judge(len(setup.y_test), setup.widths)
-    evaluation = Evaluation(setup.parties, setup.widths, setup.y_test, setup.training.metric, tests)
+    training = setup.training
+    evaluation = Evaluation(setup.parties, setup.widths, setup.y_test, training.metric, tests, training.also)
     if setup.absent is not None:
         evaluation.mark_absent(setup.absent[1])
     return evaluation

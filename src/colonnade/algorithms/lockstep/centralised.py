@@ -182,7 +182,8 @@ class Centralised(Chassis[RoleState]):
         y, objective = self._y_test[start:stop], self.network.objective
         h = np.concatenate([part.read(x[start:stop]) for part, x in zip(self.parts, self._x_test, strict=True)], axis=1)
         loss, prediction = self.network.evaluate(h, objective.targets(y))
-        return Scores(loss, measure(self._training.metric, objective.task, y, prediction, loss))
+        metric, also = self._training.metric, self._training.also
+        return Scores(loss, measure(metric, objective.task, y, prediction, loss, also))
 
     @done(Evaluated)
     def judged(self, token: int, result: Evaluated) -> None:
