@@ -32,6 +32,7 @@ __all__ = [
     "Evaluation",
     "Measurement",
     "Reading",
+    "Rounds",
     "RowsRead",
     "Scores",
 ]
@@ -77,6 +78,18 @@ class Evaluated(Payload, frozen=True):
     tested: Scores | None = None  # scores of the test rows, in the last evaluation of a run with validation rows
 
 
+class Rounds(Payload, frozen=True):
+    """Rounds since the last evaluation. For each: its number, when it began, and τ_k and η_k of the logged roles.
+
+    None: the role did not take part, or its report came too late. η_k is a factor of the role's own rate.
+    """
+
+    round: list[int]
+    clock_s: list[float]
+    tau: list[list[int | None]]
+    eta: list[list[float | None]]
+
+
 class Measurement(Payload, frozen=True, repr_omit_defaults=True):
     """One row of metrics.jsonl, before the driver adds clock and bytes. `Evaluated` explains its scores."""
 
@@ -88,6 +101,7 @@ class Measurement(Payload, frozen=True, repr_omit_defaults=True):
     staleness: list[float]
     missing: list[str]
     tested: Scores | None = None
+    rounds: Rounds | None = None  # only of methods with local steps between rounds
 
 
 EVALUATION_PAYLOADS = (

@@ -212,6 +212,8 @@ def metrics_row(
         "rows": "validation" if training.validation else "test",
     }
     row |= {name: finite(record.values.get(name)) for name in training.also}
+    if (rounds := record.rounds) is not None:
+        row |= {"round": rounds.round, "round_clock_s": rounds.clock_s, "tau": rounds.tau, "eta": rounds.eta}
     if tested is None:
         return row
     row |= {f"test_{name}": finite(tested.values.get(name)) for name in training.also}
