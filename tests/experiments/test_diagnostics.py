@@ -6,13 +6,15 @@ import numpy as np
 import pytest
 import torch
 
+from colonnade.algorithms.prediction.predictor import TrainedRoles
 from colonnade.config.schema import from_dict
 from colonnade.deployment.up import prepare_up
 from colonnade.experiments.diagnostics import sample_of
 from colonnade.experiments.run import Run, prepare, reopen
 from colonnade.protocol.errors import ConfigError
 
-ADDED = ("training_value", "training_accuracy")
+ADDED = ("training_value", "training_accuracy", "objective", "gradient_norm2")
+NETWORKS = ["sync", "swift", "flex", "cascaded", "fedvs", "wait", "centralised"]
 
 
 def tables(method: str, **sections: dict[str, Any]) -> dict[str, Any]:
@@ -35,10 +37,11 @@ def plain(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return [{key: value for key, value in row.items() if key not in (*ADDED, "wall_s")} for row in rows]
 
 
-@pytest.mark.parametrize("method", ["sync", "swift", "flex", "cascaded", "asysqn-svrg", "fedvs", "centralised"])
+@pytest.mark.parametrize("method", [*NETWORKS, "asysqn-svrg"])
 def test_a_run_is_the_same_with_its_diagnoses(method):
     without = executed(tables(method))
-    watched = executed(tables(method, diagnose={"training": True, "rows": 100}))
+    wanted = {"training": True, "gradient": method in NETWORKS, "rows": 100}
+    watched = executed(tables(method, diagnose=wanted))
     assert plain(watched.rows) == plain(without.rows)
     for key in ("trace_sha256", "weights_sha256", "bytes_eval"):
         assert watched.summary()[key] == without.summary()[key]
@@ -59,6 +62,42 @@ def test_training_accuracy_is_that_of_the_joint_network_on_the_sampled_rows():
     assert run.rows[-1]["training_value"] == run.rows[-1]["training_accuracy"]
     assert np.array_equal(rows, sample_of(len(data.y_train), 50, 0))  # whatever train.seed is
     assert len(sample_of(10, 512, 0)) == 10
+
+
+def test_the_gradient_of_a_linear_model_by_hand():
+    """One weight for each column, F = mean log(1 + e^−z) with z = ±Σ w·x, plus 0.05·‖w‖² of each party."""
+    regulariser = {"kind": "l2", "weight": 0.1}
+    model = {"party": "linear", "embedding": 1, "server": "none", "aggregate": "sum"}
+    wanted = {"gradient": True, "rows": 40}
+    run = executed(tables("sync", diagnose=wanted, model=model, train={"regulariser": regulariser}))
+    data, (_, *parties) = run.federation.data, [node.role for node in run.simulator.nodes]
+    rows = sample_of(len(data.y_train), 40, 0)
+    x, y = [block[rows].astype(np.float64) for block in data.train], data.y_train[rows].astype(np.float64)
+    theta = [party.network.vector().astype(np.float64) for party in parties]  # the columns' weights, then the bias
+    z = sum(block @ own[:-1] + own[-1] for block, own in zip(x, theta, strict=True))
+    error = (1 / (1 + np.exp(-z)) - y) / len(y)
+    gradient = [np.append(block.T @ error, error.sum()) + 0.1 * own for block, own in zip(x, theta, strict=True)]
+    objective = np.mean(np.logaddexp(0, z) - y * z) + 0.05 * sum(own @ own for own in theta)
+    assert run.rows[-1]["objective"] == pytest.approx(objective, rel=1e-5)
+    assert run.rows[-1]["gradient_norm2"] == pytest.approx(sum(own @ own for own in gradient), rel=1e-4)
+
+
+@pytest.mark.parametrize("method", NETWORKS)
+def test_the_gradient_is_the_slope_of_the_objective(method):
+    """A small step along −∇F lowers F by the step times ‖∇F‖²."""
+    run = executed(tables(method, diagnose={"gradient": True, "rows": 64}))
+    diagnostics, roles = run._diagnostics, [node.role for node in run.simulator.nodes]
+    before = diagnostics.row(roles)
+    assert before["gradient_norm2"] == run.rows[-1]["gradient_norm2"]
+    setting = run.federation
+    server, *parties = roles
+    trained = TrainedRoles(setting.options, setting.data.task, server, tuple(parties))
+    joint = setting.method.predictor.networks(trained)
+    found, step = joint.gradient(diagnostics._blocks, diagnostics._y), 1e-3 / before["gradient_norm2"] ** 0.5
+    for network, part in zip((joint.server, *joint.parties), found.parts, strict=True):
+        network.judged.sub_(part, alpha=step)
+    fell = before["objective"] - diagnostics.row(roles)["objective"]
+    assert fell == pytest.approx(step * before["gradient_norm2"], rel=0.05)
 
 
 def test_threads_and_a_resumed_run_give_the_same_numbers(tmp_path, monkeypatch):
@@ -84,6 +123,12 @@ def test_what_cannot_be_diagnosed_is_refused(tmp_path):
         prepare_up(from_dict(tables("vafl", **wanted)), tmp_path / "up")
     with pytest.raises(ConfigError, match=r"--workers = 'ray': does not work with \[diagnose\]"):
         prepare(from_dict(tables("vafl", **wanted)), workers="ray")
+    with pytest.raises(ConfigError, match="diagnose.gradient = True: leave it out: afsgd does not train networks"):
+        prepare(from_dict(tables("afsgd", diagnose={"gradient": True})))
+    box = {"party": "tests.models.test_blackbox:Sum", "embedding": 2}
+    with pytest.raises(ConfigError, match="model.party = 'party-1': is a black box, which has no gradient"):
+        prepare(from_dict(tables("cascaded", diagnose={"gradient": True}, model=box)), out=tmp_path / "box")
+    assert not (tmp_path / "box").exists()
     with pytest.raises(ConfigError, match="diagnose.rows = 0: must be 1 or more"):
         from_dict(tables("vafl", diagnose={"rows": 0}))
 

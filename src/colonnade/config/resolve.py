@@ -196,6 +196,10 @@ def _check_diagnose(config: Config, plan: "Plan") -> None:
                 "the account does not have"
             )
             raise ConfigError(f"diagnose.{name}", getattr(config.diagnose, name), advice)
+    predictor = plan.method.predictor
+    if config.diagnose.gradient and (predictor is None or not predictor.joint):
+        advice = f"leave it out: {plan.method.name} does not train networks, so that this release knows no gradient"
+        raise ConfigError("diagnose.gradient", True, advice)
 
 
 def refuse_dropped(config: Config) -> None:

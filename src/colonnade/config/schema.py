@@ -340,6 +340,7 @@ class DiagnoseConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What the simulator computes at each evaluation from all roles together; no role learns it."""
 
     training: bool = False  # the metrics on a sample of the training rows
+    gradient: bool = False  # F and ‖∇F‖² on the sample
     rows: int = 512  # of the sample; all training rows, if there are fewer
 
     def __post_init__(self) -> None:
@@ -349,7 +350,7 @@ class DiagnoseConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     @property
     def wanted(self) -> list[str]:
         """The keys that ask for something."""
-        return [name for name in ("training",) if getattr(self, name)]
+        return [name for name in ("training", "gradient") if getattr(self, name)]
 
     def refuse_apart(self) -> None:
         """Raise ConfigError if roles that are not in one process would have to be diagnosed."""

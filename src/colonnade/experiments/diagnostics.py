@@ -46,10 +46,18 @@ class Diagnostics:
 
     def row(self, roles: Sequence[Role]) -> dict[str, Any]:
         """Return what a line of metrics.jsonl gets in addition; `roles` are the server and the parties."""
-        setting = self._setting
+        trained = self._trained(roles)
+        found = self._training(trained) if self._asked.training else {}
+        return found | (self._gradient(trained) if self._asked.gradient else {})
+
+    def check(self, roles: Sequence[Role]) -> None:
+        """Raise ConfigError if these roles have no gradient, but one is wanted."""
+        if self._asked.gradient and self._predictor is not None:
+            self._predictor.networks(self._trained(roles))
+
+    def _trained(self, roles: Sequence[Role]) -> TrainedRoles[Any, Any, Any]:
         server, *parties = roles
-        trained = TrainedRoles(setting.options, setting.data.task, server, tuple(parties))
-        return self._training(trained) if self._asked.training else {}
+        return TrainedRoles(self._setting.options, self._setting.data.task, server, tuple(parties))
 
     def _training(self, roles: TrainedRoles[Any, Any, Any]) -> dict[str, Any]:
         """Judge the sample as held-out rows are judged: from what the parties would send, in evaluation mode."""
@@ -59,3 +67,8 @@ class Diagnostics:
         found = measure(metric, self._setting.data.task, self._y, prediction, nan, also)
         row = {"training_value": finite(found[metric]), "training_accuracy": finite(found.get("accuracy"))}
         return row | {f"training_{name}": finite(found[name]) for name in also}
+
+    def _gradient(self, roles: TrainedRoles[Any, Any, Any]) -> dict[str, Any]:
+        assert self._predictor is not None
+        found = self._predictor.networks(roles).gradient(self._blocks, self._y)
+        return {"objective": finite(found.objective), "gradient_norm2": finite(found.squared_norm)}

@@ -111,6 +111,7 @@ class Run:
         self.rows: list[dict[str, Any]] = []
         self._opened = False  # the files of the roles
         self._server, parties = setting.made()
+        self._diagnostics.check([self._server, *parties])
         self.simulator = Simulator(
             [self._server, *parties],
             Codec(setting.method.payloads, lazily=True),

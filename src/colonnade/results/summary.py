@@ -196,7 +196,7 @@ def metrics_row(
 ) -> dict[str, Any]:
     """Make one line of metrics.jsonl; `rows` names the rows of its value, accuracy and loss."""
     metric, tested = training.metric, record.tested
-    row = {
+    row: dict[str, Any] = {
         "clock_s": clock_s,
         "wall_s": round(wall_s, 4),
         "update": record.update,

@@ -35,7 +35,7 @@ LONGEST = 250  # characters of a setting
 
 _OF_ROW = [
     "clock_s", "wall_s", "epochs", "value", "accuracy", "loss", "train_loss", "bytes_up", "bytes_down", "test_value",
-    "test_accuracy", "test_loss", "training_value", "training_accuracy",
+    "test_accuracy", "test_loss", "training_value", "training_accuracy", "objective", "gradient_norm2",
 ]  # fmt: skip
 _OF_ROW += [f"{of}{name}" for name in METRICS if name not in _OF_ROW for of in ("", "test_", "training_")]
 _OF_SUMMARY = ("value", "accuracy", "loss", "validation_value", "validation_loss", "updates", "epochs", "clock_s")
