@@ -381,8 +381,9 @@ class Run:
         }
 
     def timeline(self) -> dict[str, Any]:
-        """Return timeline.json: the shares of busy, transit and offline of every role in bins of the clock."""
-        return self.simulator.timeline.shares(self.simulator.now)
+        """Return timeline.json: shares of busy, transit and offline of every role in bins of the clock, and speeds."""
+        shares = self.simulator.timeline.shares(self.simulator.now)
+        return shares | {"speed": self.simulator.speeds.totals()}
 
     def staleness(self) -> Histogram:
         """Return staleness.json: how often embeddings of each age were used, in bins of `width` updates."""
