@@ -1,5 +1,6 @@
 """`[diagnose]`: the numbers are right, the run is the same with them, and what cannot have them is refused."""
 
+from math import gamma, pi, sqrt
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,7 @@ from colonnade.experiments.diagnostics import sample_of
 from colonnade.experiments.run import Run, prepare, reopen
 from colonnade.protocol.errors import ConfigError
 
-ADDED = ("training_value", "training_accuracy", "objective", "gradient_norm2")
+ADDED = ("training_value", "training_accuracy", "objective", "gradient_norm2", "estimate_cosine", "estimate_variance")
 NETWORKS = ["sync", "swift", "flex", "cascaded", "fedvs", "wait", "centralised"]
 
 
@@ -41,6 +42,7 @@ def plain(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
 def test_a_run_is_the_same_with_its_diagnoses(method):
     without = executed(tables(method))
     wanted = {"training": True, "gradient": method in NETWORKS, "rows": 100}
+    wanted |= {"estimates": 2} if method == "cascaded" else {}
     watched = executed(tables(method, diagnose=wanted))
     assert plain(watched.rows) == plain(without.rows)
     for key in ("trace_sha256", "weights_sha256", "bytes_eval"):
@@ -87,7 +89,7 @@ def test_the_gradient_is_the_slope_of_the_objective(method):
     """A small step along −∇F lowers F by the step times ‖∇F‖²."""
     run = executed(tables(method, diagnose={"gradient": True, "rows": 64}))
     diagnostics, roles = run._diagnostics, [node.role for node in run.simulator.nodes]
-    before = diagnostics.row(roles)
+    before = diagnostics.row(roles, 6)
     assert before["gradient_norm2"] == run.rows[-1]["gradient_norm2"]
     setting = run.federation
     server, *parties = roles
@@ -96,8 +98,39 @@ def test_the_gradient_is_the_slope_of_the_objective(method):
     found, step = joint.gradient(diagnostics._blocks, diagnostics._y), 1e-3 / before["gradient_norm2"] ** 0.5
     for network, part in zip((joint.server, *joint.parties), found.parts, strict=True):
         network.judged.sub_(part, alpha=step)
-    fell = before["objective"] - diagnostics.row(roles)["objective"]
+    fell = before["objective"] - diagnostics.row(roles, 6)["objective"]
     assert fell == pytest.approx(step * before["gradient_norm2"], rel=0.05)
+
+
+@pytest.mark.parametrize(("distribution", "directions"), [("gaussian", 1), ("gaussian", 4), ("sphere", 1)])
+def test_the_spread_of_a_zeroth_order_estimate_is_that_of_its_dimension(distribution, directions):
+    """E‖ĝ − g‖² is (d + 1)/q·‖g‖² for q Gaussian directions, and d − 1 for one on the sphere, where F is nearly linear.
+
+    The cosine of one direction with g is |u_1|/‖u‖, with the mean Γ(d/2)/(√π·Γ((d + 1)/2)).
+    """
+    protocol = {"distribution": distribution, "directions": directions}
+    model = {"party": "linear", "embedding": 1, "server": "linear"}
+    wanted = {"estimates": 300 // directions, "rows": 32}
+    run = executed(tables("cascaded", protocol=protocol, model=model, diagnose=wanted, train={"updates": 1}))
+    last = run.rows[-1]
+    for m, party in enumerate(node.role for node in run.simulator.nodes[1:]):
+        d = party.network.theta.numel()
+        expected = d - 1 if distribution == "sphere" else (d + 1) / directions
+        assert last["estimate_variance"][m] == pytest.approx(expected, rel=0.25)
+        if directions == 1:
+            mean = gamma(d / 2) / (sqrt(pi) * gamma((d + 1) / 2))
+            assert last["estimate_cosine"][m] == pytest.approx(mean, rel=0.1)
+
+
+def test_more_directions_point_closer_to_the_gradient():
+    few, many = (
+        executed(tables("syn-zoo", protocol={"directions": n}, diagnose={"estimates": 4}, train={"updates": 1})).rows[
+            -1
+        ]
+        for n in (1, 32)
+    )
+    assert all(2 * one < other for one, other in zip(few["estimate_cosine"], many["estimate_cosine"], strict=True))
+    assert all(one > 8 * other for one, other in zip(few["estimate_variance"], many["estimate_variance"], strict=True))
 
 
 def test_threads_and_a_resumed_run_give_the_same_numbers(tmp_path, monkeypatch):
@@ -125,6 +158,13 @@ def test_what_cannot_be_diagnosed_is_refused(tmp_path):
         prepare(from_dict(tables("vafl", **wanted)), workers="ray")
     with pytest.raises(ConfigError, match="diagnose.gradient = True: leave it out: afsgd does not train networks"):
         prepare(from_dict(tables("afsgd", diagnose={"gradient": True})))
+    for method in ("frozen", "sync"):
+        with pytest.raises(
+            ConfigError, match=f"diagnose.estimates = 2: leave it out: the parties of {method} estimate no"
+        ):
+            prepare(from_dict(tables(method, diagnose={"estimates": 2})))
+    with pytest.raises(ConfigError, match="diagnose.estimates = 1: must be 2 or more"):
+        from_dict(tables("zoo", diagnose={"estimates": 1}))
     box = {"party": "tests.models.test_blackbox:Sum", "embedding": 2}
     with pytest.raises(ConfigError, match="model.party = 'party-1': is a black box, which has no gradient"):
         prepare(from_dict(tables("cascaded", diagnose={"gradient": True}, model=box)), out=tmp_path / "box")

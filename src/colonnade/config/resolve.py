@@ -200,6 +200,9 @@ def _check_diagnose(config: Config, plan: "Plan") -> None:
     if config.diagnose.gradient and (predictor is None or not predictor.joint):
         advice = f"leave it out: {plan.method.name} does not train networks, so that this release knows no gradient"
         raise ConfigError("diagnose.gradient", True, advice)
+    if config.diagnose.estimates and not plan.options.estimates:
+        advice = f"leave it out: the parties of {plan.method.name} estimate no gradient; 'cascaded' and 'zoo' do"
+        raise ConfigError("diagnose.estimates", config.diagnose.estimates, advice)
 
 
 def refuse_dropped(config: Config) -> None:

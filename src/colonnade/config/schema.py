@@ -342,16 +342,20 @@ class DiagnoseConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     training: bool = False  # the metrics on a sample of the training rows
     gradient: bool = False  # F and ‖∇F‖² on the sample
+    estimates: int = 0  # zeroth-order methods: so many estimates of each party's gradient on the sample; 0: none
     rows: int = 512  # of the sample; all training rows, if there are fewer
 
     def __post_init__(self) -> None:
         if self.rows < 1:
             raise ConfigError("diagnose.rows", self.rows, "must be 1 or more training rows")
+        if self.estimates < 0 or self.estimates == 1:
+            advice = "must be 2 or more, because a variance needs two; or 0, for none"
+            raise ConfigError("diagnose.estimates", self.estimates, advice)
 
     @property
     def wanted(self) -> list[str]:
         """The keys that ask for something."""
-        return [name for name in ("training", "gradient") if getattr(self, name)]
+        return [name for name in ("training", "gradient", "estimates") if getattr(self, name)]
 
     def refuse_apart(self) -> None:
         """Raise ConfigError if roles that are not in one process would have to be diagnosed."""

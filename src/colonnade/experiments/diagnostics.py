@@ -15,6 +15,7 @@ import numpy as np
 
 from colonnade.algorithms.prediction.predictor import TrainedRoles
 from colonnade.config.resolve import Federation
+from colonnade.models.joint import Joint
 from colonnade.models.metrics import measure
 from colonnade.predict.in_one_place import predictor_of
 from colonnade.protocol.messages import Array
@@ -44,15 +45,19 @@ class Diagnostics:
     def __bool__(self) -> bool:
         return bool(self._asked.wanted)
 
-    def row(self, roles: Sequence[Role]) -> dict[str, Any]:
-        """Return what a line of metrics.jsonl gets in addition; `roles` are the server and the parties."""
+    def row(self, roles: Sequence[Role], update: int) -> dict[str, Any]:
+        """Return what a line of metrics.jsonl gets in addition; `roles` are the server and the parties.
+
+        The number of updates so far determines the directions of estimates.
+        """
         trained = self._trained(roles)
         found = self._training(trained) if self._asked.training else {}
-        return found | (self._gradient(trained) if self._asked.gradient else {})
+        found |= self._gradient(trained) if self._asked.gradient else {}
+        return found | (self._estimates(trained, update) if self._asked.estimates else {})
 
     def check(self, roles: Sequence[Role]) -> None:
         """Raise ConfigError if these roles have no gradient, but one is wanted."""
-        if self._asked.gradient and self._predictor is not None:
+        if (self._asked.gradient or self._asked.estimates) and self._predictor is not None:
             self._predictor.networks(self._trained(roles))
 
     def _trained(self, roles: Sequence[Role]) -> TrainedRoles[Any, Any, Any]:
@@ -72,3 +77,29 @@ class Diagnostics:
         assert self._predictor is not None
         found = self._predictor.networks(roles).gradient(self._blocks, self._y)
         return {"objective": finite(found.objective), "gradient_norm2": finite(found.squared_norm)}
+
+    def _estimates(self, roles: TrainedRoles[Any, Any, Any], update: int) -> dict[str, Any]:
+        """Compare each party's estimates on the sample with its true gradient g: their cosine, and their variance.
+
+        Without the regulariser, which no party estimates.
+        """
+        assert self._predictor is not None
+        joint = self._predictor.networks(roles)
+        truth = joint.slopes(self._blocks, self._y).parts[1:]
+        pairs = [self._judged(joint, m, g.double().cpu().numpy(), update) for m, g in enumerate(truth)]
+        cosines, variances = zip(*pairs, strict=True)
+        return {"estimate_cosine": list(cosines), "estimate_variance": list(variances)}
+
+    def _judged(self, joint: Joint, party: int, g: Array, update: int) -> tuple[float | None, float | None]:
+        """Return the mean cosine with g, and E‖ĝ − g‖²/‖g‖²; None if g is 0."""
+        size, options = float(np.linalg.norm(g)), self._setting.options
+        if not size:
+            return None, None
+        rise = joint.rises(party, self._blocks, self._y)
+        cosines, errors = [], []
+        for draw in range(self._asked.estimates):
+            seed = generator(self._setting.training.seed, "diagnose", "estimate", party, update, draw).bytes(32)
+            found = options.estimate(party, rise, len(g), seed).astype(np.float64)
+            cosines.append(float(found @ g) / (size * float(np.linalg.norm(found)) or 1.0))
+            errors.append(float(np.sum(np.square(found - g))) / size**2)
+        return finite(float(np.mean(cosines))), finite(float(np.mean(errors)))

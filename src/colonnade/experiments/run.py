@@ -350,7 +350,7 @@ class Run:
         row = metrics_row(record, training, simulator.now / NANOSECONDS, self.wall_s, simulator.traffic)
         if self._diagnostics:
             simulator.settle()
-            row |= self._diagnostics.row([node.role for node in simulator.nodes])
+            row |= self._diagnostics.row([node.role for node in simulator.nodes], record.update)
         self.rows.append(row)
         if self.folder is not None:
             self.folder.append(row)

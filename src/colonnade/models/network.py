@@ -198,6 +198,10 @@ class Network(Parameters):
         output: Array = to_array(parts[0] if len(parts) == 1 else torch.cat(parts))
         return output
 
+    def twin_to_read(self, dtype: torch.dtype) -> nn.Module:
+        """Return a copy of the committed module in evaluation mode, in another precision."""
+        return copy.deepcopy(self._reader).to(dtype)
+
     def read_at(self, theta: Tensor, x: Tensor) -> Tensor:
         """Return the output in evaluation mode at other parameters; the graph leads back to θ. It changes nothing."""
         parts, start = {}, 0

@@ -93,7 +93,11 @@ class ServerNetwork(Network):
 
     def output_at(self, theta: Tensor, h: Tensor) -> Tensor:
         """Return the output for embeddings at other parameters, as `read_at`."""
-        return self.read_at(theta, aggregate(self._how, h, self._parties))
+        return self.read_at(theta, self.aggregated(h))
+
+    def aggregated(self, h: Tensor) -> Tensor:
+        """Return the network's input from embeddings (rows, Σ widths)."""
+        return aggregate(self._how, h, self._parties)
 
     @torch.no_grad()
     def output(self, h: Array) -> Tensor:

@@ -85,7 +85,7 @@ class PlainPredictor(Predictor[Options, Seeing, Showing]):
 def _differentiable(party: Showing) -> Network:
     if isinstance(party.network, Network):
         return party.network
-    raise ConfigError("model.party", party.name, "is a black box, which has no gradient; set diagnose.gradient = false")
+    raise ConfigError("model.party", party.name, "is a black box, which has no gradient: leave [diagnose] out")
 
 
 def _embedded(party: Showing, block: Array, number: int) -> Array:
