@@ -48,8 +48,8 @@ def _roles(record: Record) -> list[str]:
 
 def has_speeds(record: Record) -> bool:
     """Whether the run recorded how fast its parties computed: in the simulator, with a clock that charges computing."""
-    found = (record.timeline or {}).get("speed")
-    return bool(found) and any(any(row) for row in found["seconds"][1:])
+    found: dict[str, Any] | None = (record.timeline or {}).get("speed")
+    return found is not None and any(any(row) for row in found["seconds"][1:])
 
 
 def uneven_speeds(record: Record) -> bool:
