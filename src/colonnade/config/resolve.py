@@ -28,7 +28,7 @@ from colonnade.config.steps import every_of, gradient_norms, loss_of, refuse_uns
 from colonnade.data import NOTHING_FITTED, Fitted, Partition, Task, load, split
 from colonnade.data.suggest import listing
 from colonnade.models import Factory, OptimiserSpec, default_metric
-from colonnade.models.metrics import require_metric
+from colonnade.models.metrics import require_also, require_metric
 from colonnade.models.on_device import on_device
 from colonnade.privacy.guard import check_budget
 from colonnade.privacy.settings import Budget, PrivacySettings
@@ -175,6 +175,7 @@ def federation(
         setups = [before.party(setup, data.fitted(setup.index), dropped, "data") for setup in setups]
     else:
         refuse_dropped(config)
+    _check_diagnose(config, plan)
     notes = plan.method.check(server, setups) if plan.method.check is not None else ()
     return Federation(
         config=config,
@@ -185,6 +186,24 @@ def federation(
         notes=(*data.notes, *notes, *plan.privacy.notes(len(data.y_train))),
         before=before,
     )
+
+
+def _check_diagnose(config: Config, plan: "Plan") -> None:
+    """Raise ConfigError for a diagnosis that would be of another model than the evaluated one."""
+    for name in config.diagnose.wanted:
+        if plan.privacy.on:
+            advice = (
+                "leave it out: with a privacy mechanism, embeddings of training rows would be one more release, which "
+                "the account does not have"
+            )
+            raise ConfigError(f"diagnose.{name}", getattr(config.diagnose, name), advice)
+    predictor = plan.method.predictor
+    if config.diagnose.gradient and (predictor is None or not predictor.joint):
+        advice = f"leave it out: {plan.method.name} does not train networks, so that this release knows no gradient"
+        raise ConfigError("diagnose.gradient", True, advice)
+    if config.diagnose.estimates and not plan.options.estimates:
+        advice = f"leave it out: the parties of {plan.method.name} estimate no gradient; 'cascaded' and 'zoo' do"
+        raise ConfigError("diagnose.estimates", config.diagnose.estimates, advice)
 
 
 def refuse_dropped(config: Config) -> None:
@@ -442,6 +461,7 @@ def _training(
     metric = train.metric or (default_metric(task) if task is not None else "")
     if task is not None:
         require_metric(metric, task)
+        require_also(train.also, task)
     server_optimiser, party_optimisers = _optimisers(train.optimiser, parties)
     measured, rate = train.learning_rate == "auto", train.learning_rate
     server_rate, party_rates = _rates(_own_rate(defaults) if rate == "auto" else rate, parties)
@@ -472,6 +492,7 @@ def _training(
         limit=limit,
         eval_every=every_of("train.eval_every", train.eval_every, limit, evaluations),
         metric=metric,
+        also=tuple(train.also),
         measured=measured,
         party_dropout=train.party_dropout,
         loss=loss_of(train, task),

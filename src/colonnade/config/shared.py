@@ -3,11 +3,25 @@
 from collections.abc import Mapping
 from typing import Any
 
-__all__ = ["OWN_TRAIN", "SHARED_DATA", "SHARED_NETWORK", "is_shared", "shared_tables"]
+__all__ = ["LATER_TRAIN", "OWN_TRAIN", "SHARED_DATA", "SHARED_NETWORK", "is_shared", "shared_tables"]
 
 SHARED_NETWORK = ("parties", "heartbeat_s", "lost_after_s", "max_message_mb", "max_in_flight", "admit_late")
 SHARED_DATA = ("test_fraction", "validation_fraction", "split_seed")
 OWN_TRAIN = ("checkpoint_every", "trace")  # each member may choose these itself
+# Keys that release 0.1 lacks. At their defaults they are not compared: a member of that release can take part, and
+# a run that it left can continue.
+LATER_TRAIN = (
+    "also",
+    "huber_delta",
+    "loss",
+    "max_gradient_norm",
+    "sampling",
+    "server_regulariser",
+    "step_every",
+    "step_factor",
+    "until_target",
+    "warm_up",
+)
 _WHOLE = ("align", "protocol", "privacy")
 
 

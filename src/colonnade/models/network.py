@@ -198,6 +198,20 @@ class Network(Parameters):
         output: Array = to_array(parts[0] if len(parts) == 1 else torch.cat(parts))
         return output
 
+    def twin_to_read(self, dtype: torch.dtype) -> nn.Module:
+        """Return a copy of the committed module in evaluation mode, in another precision."""
+        return copy.deepcopy(self._reader).to(dtype)
+
+    def read_at(self, theta: Tensor, x: Tensor) -> Tensor:
+        """Return the output in evaluation mode at other parameters; the graph leads back to θ. It changes nothing."""
+        parts, start = {}, 0
+        for name, parameter in self._trainer.named_parameters():
+            if parameter.requires_grad:
+                parts[name] = theta[start : start + parameter.numel()].view_as(parameter)
+                start += parameter.numel()
+        output: Tensor = functional_call(self._reader, parts, (x,))
+        return output
+
     def renewed(self, x: Array, seed: int, company: Array) -> Array:
         """Return the output in training mode for rows that are not trained on; keeps no graph and moves no buffer.
 

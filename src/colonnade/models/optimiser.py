@@ -94,6 +94,12 @@ class Regulariser(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         if not self.weight >= 0:
             raise ConfigError(f"{self.key}.weight", self.weight, "must be 0 or more")
 
+    def value(self, theta: Tensor) -> float:
+        """Return r(θ)."""
+        if self.kind == "l2":
+            return self.weight * theta.square().sum().item() / 2
+        return self.weight * theta.abs().sum().item() if self.kind == "l1" else 0.0
+
     def add_gradient(self, gradient: Tensor, theta: Tensor) -> None:
         """gradient += ∇r(θ)."""
         if self.kind == "l2":
@@ -229,6 +235,11 @@ class Parameters:
         """Return θ as an array."""
         values: Array = self.theta.cpu().numpy()
         return values
+
+    @property
+    def regulariser(self) -> Regulariser:
+        """r(θ), which every step takes into account."""
+        return self._regulariser
 
     @property
     def judged(self) -> Tensor:
