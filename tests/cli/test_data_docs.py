@@ -61,11 +61,11 @@ def made_up_files(folder):
 BLOCKS = re.sub(r"\\\n *", "", PAGE)
 RUNS = re.findall(r"(?:^    |\| `)colonnade (run --set data.source=[^`|\n]*)", BLOCKS, re.MULTILINE)
 # Files that their owners publish: the repository does not have them.
-PUBLISHED = ("mnist", "a9a --set data.dir", "mfeat", "physionet2012", "adult.data")
+PUBLISHED = ("mnist", "cifar10", "a9a --set data.dir", "mfeat", "physionet2012", "adult.data")
 
 
 def test_the_page_has_these_commands():
-    assert len(RUNS) == 13 and sum(f"data.source={name}" in run for run in RUNS for name in PUBLISHED) == 5
+    assert len(RUNS) == 14 and sum(f"data.source={name}" in run for run in RUNS for name in PUBLISHED) == 6
 
 
 @pytest.fixture(scope="module")

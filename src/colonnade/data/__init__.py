@@ -8,7 +8,7 @@ The modules, lowest layer first:
 
 - `task`: what a label is. `table`: columns. `dataset`: a table with its label. `ids`: ids of rows.
 - `mapped`: arrays that stay in files.
-- `idx`, `images`, `delimited`, `tables`, `libsvm`, `mfeat`, `physionet`: file formats.
+- `idx`, `images`, `png`, `pickled`, `cifar`, `delimited`, `tables`, `libsvm`, `mfeat`, `physionet`: file formats.
 - `sources`: from a name or a path to a table.
 - `alignment`: which rows the members have in common.
 - `columns`: which party holds which columns. `encoding`, `block`, `scaling`, `prepare`: one party's numbers.

@@ -51,10 +51,10 @@ def _even(dataset: Dataset, parties: int) -> tuple[Array, ...]:
 
 
 def _pixels(dataset: Dataset, how: str) -> Array:
-    """Return the column of each pixel, (height, width); raises ConfigError if the rows are not images."""
+    """Return the column of each pixel, (channels, height, width); raises ConfigError if the rows are not images."""
     if dataset.image is None:
         raise ConfigError("data.split", how, f'is for images, but {dataset.name} is a table; use "even"')
-    return np.arange(len(dataset.columns), dtype=np.int64).reshape(dataset.image)
+    return np.arange(len(dataset.columns), dtype=np.int64).reshape(dataset.channels, *dataset.image)
 
 
 def _views(dataset: Dataset, parties: int | None) -> Assignment:
@@ -75,14 +75,14 @@ def _views(dataset: Dataset, parties: int | None) -> Assignment:
 
 def _bands(dataset: Dataset, parties: int) -> tuple[Array, ...]:
     pixels = _pixels(dataset, "rows")
-    _refuse_uneven(len(pixels), "rows", parties)
-    return tuple(band.ravel() for band in np.split(pixels, parties))
+    _refuse_uneven(pixels.shape[1], "rows", parties)
+    return tuple(band.ravel() for band in np.split(pixels, parties, axis=1))
 
 
 def _upright_bands(dataset: Dataset, parties: int) -> tuple[Array, ...]:
     pixels = _pixels(dataset, "columns")
-    _refuse_uneven(pixels.shape[1], "columns", parties)
-    return tuple(band.ravel() for band in np.split(pixels, parties, axis=1))
+    _refuse_uneven(pixels.shape[2], "columns", parties)
+    return tuple(band.ravel() for band in np.split(pixels, parties, axis=2))
 
 
 def _refuse_uneven(length: int, what: str, parties: int) -> None:
@@ -94,13 +94,13 @@ def _refuse_uneven(length: int, what: str, parties: int) -> None:
 
 def _quarters(dataset: Dataset, parties: int) -> tuple[Array, ...]:
     pixels = _pixels(dataset, "quarters")
-    height, width = pixels.shape
+    _, height, width = pixels.shape
     if parties != 4:
         raise ConfigError("data.parties", parties, 'split = "quarters" needs 4')
     if height % 2 or width % 2:
         raise ConfigError("data.split", "quarters", f"needs an even height and width, not {height} x {width}")
-    halves = np.split(pixels, 2)
-    return tuple(quarter.ravel() for half in halves for quarter in np.split(half, 2, axis=1))
+    halves = np.split(pixels, 2, axis=1)
+    return tuple(quarter.ravel() for half in halves for quarter in np.split(half, 2, axis=2))
 
 
 def _named(dataset: Dataset, parties: int | None, how: Named) -> Assignment:
@@ -166,6 +166,7 @@ def row_shape(dataset: Dataset, how: str | Mapping[str, Sequence[str]], index: A
         return next(view.shape for view in dataset.views if view.columns.start == index[0])
     if dataset.image is None or how not in ("rows", "columns", "quarters"):
         return (len(index),)
-    width = dataset.image[1]
-    rows, columns = np.unique(index // width), np.unique(index % width)
-    return (len(rows), len(columns))
+    height, width = dataset.image
+    rows, columns = np.unique(index % (height * width) // width), np.unique(index % width)
+    piece = (len(rows), len(columns))
+    return piece if dataset.channels == 1 else (dataset.channels, *piece)

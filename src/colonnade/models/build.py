@@ -42,8 +42,9 @@ _KNOWN = (
 )
 _ALIKE = {"linear": "polynomial:1"}  # another name for the same functions of the columns
 _SHAPED: dict[str, Callable[[Shape, int], nn.Module]] = {"cnn": shaped.cnn, "lstm": shaped.lstm}
+_DIMENSIONS = {"cnn": (2, 3), "lstm": (2,)}
 _WANTS = {
-    "cnn": "a piece of an image (height, width)",
+    "cnn": "a piece of an image (height, width) or (channels, height, width)",
     "lstm": "a series (time, channels), or the rows of a piece of an image",
 }
 
@@ -55,9 +56,10 @@ def party_module(model: Factory, shape: Shape, outputs: int, seed: int, who: str
     """
     what = f"model.party of {who}"
     named = model.model if isinstance(model, Continued) else model
-    if isinstance(named, str) and named in _SHAPED and len(shape) != 2:
+    if isinstance(named, str) and named in _SHAPED and len(shape) not in _DIMENSIONS[named]:
+        given = f"a plain list of {prod(shape)} columns" if len(shape) == 1 else f"of shape {shape}"
         raise ModelError(
-            f"{what} = {named!r}: a row must be {_WANTS[named]}, but it is a plain list of {prod(shape)} columns; "
+            f"{what} = {named!r}: a row must be {_WANTS[named]}, but it is {given}; "
             "images keep their pieces with data.split = 'rows' or 'quarters', for tables use 'mlp:64'"
         )
     module = _seeded(model, shape, outputs, seed, what)

@@ -18,12 +18,13 @@ UNITS = 16  # of each LSTM
 
 
 def cnn(shape: tuple[int, ...], outputs: int) -> nn.Sequential:
-    """Build a convolutional network from a piece (height, width) of an image to `outputs`."""
-    first, halved = _pool(shape)
+    """Build a convolutional network from a piece (height, width) or (channels, height, width) to `outputs`."""
+    channels, *sides = (1, *shape)[-3:]
+    first, halved = _pool(tuple(sides))
     second, quartered = _pool(halved)
     return nn.Sequential(
-        nn.Unflatten(1, (1, *shape)),
-        nn.Conv2d(1, 16, 3, padding=1), nn.ReLU(), first,
+        nn.Unflatten(1, (channels, *sides)),
+        nn.Conv2d(channels, 16, 3, padding=1), nn.ReLU(), first,
         nn.Conv2d(16, 32, 3, padding=1), nn.ReLU(), second,
         nn.Conv2d(32, 32, 3, padding=1), nn.ReLU(),
         nn.Flatten(),
