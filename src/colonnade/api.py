@@ -19,6 +19,7 @@ from colonnade.data import split as split_dataset
 from colonnade.data.frames import PandasFrame, is_frame
 from colonnade.experiments.run import Run
 from colonnade.experiments.run import prepare as prepare_run
+from colonnade.models.precision import FULL
 from colonnade.predict.in_one_place import predict_in_one_place
 from colonnade.privacy.guard import Guard
 from colonnade.privacy.ledger import earlier_of
@@ -184,6 +185,7 @@ def prepare(
     embedding: int | Sequence[int] | None = None,
     aggregate: str | None = None,
     device: str | Mapping[str, Any] = "cpu",
+    precision: str = FULL,
     clock: Mapping[str, Any] | None = None,
     privacy: Mapping[str, Any] | None = None,
     track: Sequence[str] | Mapping[str, Any] = (),
@@ -198,6 +200,7 @@ def prepare(
         embedding=embedding,
         aggregate=aggregate,
         device=device,
+        precision=precision,
         clock=clock,
         privacy=privacy,
         track=track,
@@ -215,6 +218,7 @@ def tables_from(
     embedding: int | Sequence[int] | None = None,
     aggregate: str | None = None,
     device: str | Mapping[str, Any] = "cpu",
+    precision: str = FULL,
     clock: Mapping[str, Any] | None = None,
     privacy: Mapping[str, Any] | None = None,
     track: Sequence[str] | Mapping[str, Any] = (),
@@ -224,7 +228,7 @@ def tables_from(
     width = list(embedding) if isinstance(embedding, Sequence) else embedding
     parties = list(party_model) if isinstance(party_model, list | tuple) else party_model
     named = isinstance(parties, str) or (isinstance(parties, list) and all(isinstance(one, str) for one in parties))
-    model: dict[str, Any] = {"embedding": width, "aggregate": aggregate, "device": device}
+    model: dict[str, Any] = {"embedding": width, "aggregate": aggregate, "device": device, "precision": precision}
     model |= {"party": parties} if named else {}
     model |= {"server": server_model} if isinstance(server_model, str) else {}
     return {
@@ -259,7 +263,8 @@ def train(
 
     `protocol` is a method's name or {"name": ..., its options}. Models are names, torch modules or callables (inputs,
     outputs) or (shape, outputs) -> module, one for all parties or a list. Further settings are `embedding`,
-    `aggregate`, `device`, `clock`, `privacy`, `track` (["mlflow"]), `out` and the keys of `[train]`, e.g. `epochs=20`.
+    `aggregate`, `device`, `precision`, `clock`, `privacy`, `track` (["mlflow"]), `out` and the keys of `[train]`, e.g.
+    `epochs=20`.
     Settings that are left out have the method's defaults.
 
     `continue_from` is an earlier result, or its folder: training starts from its networks. Make `data` with

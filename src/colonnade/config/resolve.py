@@ -29,6 +29,7 @@ from colonnade.data.suggest import listing
 from colonnade.models import Factory, OptimiserSpec, default_metric
 from colonnade.models.metrics import require_metric
 from colonnade.models.on_device import on_device
+from colonnade.models.precision import FULL, PRECISIONS
 from colonnade.privacy.guard import check_budget
 from colonnade.privacy.settings import Budget, PrivacySettings
 from colonnade.protocol.errors import ConfigError
@@ -293,6 +294,7 @@ def make_plan(config: Config, parties: tuple[str, ...], rows: int, task: Task | 
     training, model = _training(config.train, count, (rows, validation), task, (method.defaults, options)), config.model
     # A rate that follows the columns depends on the record, and accounting by record does not cover that.
     training = replace(training, measured=training.measured and not (privacy.on and privacy.by_record))
+    training = _in_precision(training, model.precision, method, privacy)
     if privacy.on:  # every evaluation releases rows once more
         every = _every("train.eval_every", config.train.eval_every, training.limit, EVALUATIONS)
         training = replace(training, eval_every=every)
@@ -313,6 +315,30 @@ def make_plan(config: Config, parties: tuple[str, ...], rows: int, task: Task | 
         budgets=budgets,
         tables=Tables(config.server.table, config.server.table_dtype),
     )
+
+
+def _in_precision(training: Training, precision: str, method: Method[Any], privacy: PrivacySettings) -> Training:
+    """Give the precision to every network; raises ConfigError if the method or the noise needs float32."""
+    key = "model.precision"
+    if precision not in PRECISIONS:
+        raise ConfigError(key, precision, f"use one of {', '.join(map(repr, PRECISIONS))}")
+    if precision == FULL:
+        return training
+    if not mixes(method):
+        raise ConfigError(key, precision, f"{method.name} does not compute with torch's networks alone; use {FULL!r}")
+    if privacy.on:
+        advice = f"rounding would exceed the bounds that the privacy account relies on; use {FULL!r}, or no noise"
+        raise ConfigError(key, precision, advice)
+    server, *parties = (
+        msgspec.structs.replace(spec, precision=precision)
+        for spec in (training.server_optimiser, *training.party_optimisers)
+    )
+    return replace(training, server_optimiser=server, party_optimisers=tuple(parties))
+
+
+def mixes(method: Method[Any]) -> bool:
+    """Whether a method's networks can train in bfloat16: not linear models, and no sums over a finite field."""
+    return method.defaults.party is not None and not method.capabilities.party_models
 
 
 def privacy_of(config: Config) -> PrivacySettings:

@@ -16,6 +16,7 @@ import msgspec
 from colonnade.data import Dialect, IdRules, RowSplit
 from colonnade.drivers.simulator import ClockConfig
 from colonnade.models import Regulariser
+from colonnade.models.precision import FULL
 from colonnade.privacy.settings import Budget, PrivacySettings
 from colonnade.protocol.errors import ConfigError
 from colonnade.protocol.role import SERVER
@@ -86,6 +87,7 @@ class ModelConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     server: str | None = None
     aggregate: str | None = None
     device: "str | RoleDevices" = "cpu"
+    precision: str = FULL  # of the training passes: "fp32", or "bf16" for mixed precision
 
 
 class RoleDevices(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

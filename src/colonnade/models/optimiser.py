@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from colonnade.models.on_device import to_tensor
+from colonnade.models.precision import FULL
 from colonnade.protocol.errors import ConfigError
 from colonnade.protocol.messages import Array
 
@@ -23,13 +24,14 @@ _UNFIT = ("LBFGS", "SparseAdam")  # LBFGS evaluates the loss several times per s
 
 
 class OptimiserSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Which optimiser steps a role's parameters; `options` go to the torch class."""
+    """How a role's parameters are trained: `name` steps them, and `options` go to the torch class."""
 
     name: str = "sgd"
     options: dict[str, Any] = {}
     prox: float = 0.0  # μ and the factor of each local step's rate: for methods with local steps
     decay: float = 1.0
     average: bool = False  # evaluation reads an average of θ: for methods with `protocol.average`
+    precision: str = FULL  # of the training passes: see precision.py
 
     def averaging(self, average: bool) -> "OptimiserSpec":
         """Return the same optimiser, with an average of θ if the method's options ask for one."""
