@@ -38,7 +38,7 @@ Model = str | nn.Module | Callable[[Any, int], nn.Module]  # called with inputs 
 def split(
     data: "Dataset | polars.DataFrame | PandasFrame",
     parties: int | None = None,
-    how: str | Mapping[str, Sequence[str]] = "even",
+    how: str | Mapping[str, Sequence[str] | float] = "even",
     *,
     label: str | None = None,
     id: str | None = None,
@@ -46,7 +46,10 @@ def split(
     like: "Result | str | Path | None" = None,
     **settings: Any,
 ) -> Partition:
-    """Give each party its columns. `how`: "even", "views", "rows", "columns", "quarters" or {name: [columns]}.
+    """Give each party its columns.
+
+    `how`: "even", "views", "rows", "columns", "quarters", {name: [columns]}, {"importance": 0.1} or
+    {"correlation": 0.5}.
 
     `data` is what `load` returns, or a DataFrame of polars or pandas, with the name of its `label` column. Further
     settings are `scale`, `missing`, `test_fraction`, `validation_fraction` and `split_seed`.

@@ -65,7 +65,7 @@ PUBLISHED = ("mnist", "cifar10", "a9a --set data.dir", "mfeat", "physionet2012",
 
 
 def test_the_page_has_these_commands():
-    assert len(RUNS) == 14 and sum(f"data.source={name}" in run for run in RUNS for name in PUBLISHED) == 6
+    assert len(RUNS) == 16 and sum(f"data.source={name}" in run for run in RUNS for name in PUBLISHED) == 6
 
 
 @pytest.fixture(scope="module")

@@ -53,7 +53,7 @@ class DataConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     format: str | None = None  # of the file that `source` names, if its name does not tell
     dir: str | None = None
     parties: int | None = None
-    split: str | dict[str, list[str]] = "even"
+    split: str | dict[str, list[str] | float] = "even"
     scale: str | None = None
     test_fraction: float = 0.2
     validation_fraction: float = 0.1  # of the training rows, held out to choose settings and to stop by; 0: none

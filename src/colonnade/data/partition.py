@@ -4,7 +4,7 @@ The rows of all parties are in the same order. Beside the dataset, memory holds 
 and pieces of it.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,8 +13,9 @@ import polars
 from scipy import sparse
 
 from colonnade.data.block import Block, refuse_unusable
-from colonnade.data.columns import assign, row_shape
+from colonnade.data.columns import Split, assign, party_names, row_shape
 from colonnade.data.dataset import Dataset
+from colonnade.data.dealing import deal, is_dealt
 from colonnade.data.encoding import Encoder
 from colonnade.data.fitted import NOTHING_FITTED, Fitted, fitted_of
 from colonnade.data.prepare import Preparation, RowSplit, prepare, prepare_sparse
@@ -96,7 +97,7 @@ def split(
     dataset: Dataset,
     *,
     parties: int | None = None,
-    how: str | Mapping[str, Sequence[str]] = "even",
+    how: Split = "even",
     scale: str | None = None,
     missing: str = "refuse",
     test_fraction: float = 0.2,
@@ -108,7 +109,8 @@ def split(
     """Split a dataset among parties (4, or as many as a table `how` names), by default with the dataset's own scaling.
 
     `split_seed` chooses the test rows if the dataset has no test set. Then it chooses the validation rows:
-    `validation_fraction` of the other rows, or none if it is 0.
+    `validation_fraction` of the other rows, or none if it is 0. It also deals columns for `how={"importance": 0.1}` and
+    `{"correlation": 0.5}`.
 
     With `release`, each column of a CSV or Parquet table is freed as soon as its party has it. The dataset is unusable
     afterwards. This is for data that fill the memory.
@@ -119,9 +121,15 @@ def split(
     Examples: `split(load("digits"))`, `split(bank, how={"bank": ["age", "income"], "shop": ["visits"]})`.
     """
     preparation = Preparation(dataset.scale if scale is None else scale, missing, dataset.factor, before=before)
-    names, indices = assign(dataset, parties, how)
     by = RowSplit(test_fraction, validation_fraction, split_seed, dataset.test_rows)
+    if not is_dealt(how):
+        names, indices = assign(dataset, parties, how)
     rows, validation = by.of(dataset.name, dataset.x.shape[0])
+    dealt: tuple[str, ...] = ()
+    if isinstance(how, Mapping) and is_dealt(how):
+        names = party_names(parties)
+        found, note = deal(dataset, len(names), how, rows[0], split_seed)
+        indices, dealt = tuple(found), (note,)
     shares, shapes = [], []
     for name, index in zip(names, indices, strict=True):
         shape = row_shape(dataset, how, index)
@@ -147,7 +155,7 @@ def split(
         indices=indices,
         width=len(dataset.columns),
         shapes=tuple(shapes),
-        notes=(*dataset.notes, *(note for share in shares for note in share.notes)),
+        notes=(*dataset.notes, *dealt, *(note for share in shares for note in share.notes)),
         ids=_ids(dataset.ids, np.concatenate(rows)),
         validation=validation,
     )
