@@ -136,6 +136,9 @@ def load_partition(
         split_seed=data.split_seed,
         release=True,  # no other code holds this table
         before=before,
+        text=data.text,
+        vocabulary=data.vocabulary,
+        text_length=data.text_length,
     )
 
 
@@ -386,6 +389,8 @@ def refuse_fitted(config: Config, scaled: bool, key: str, scale: str | None) -> 
         what = "is" if scale else "the default scale is"
         bounds = f"set {key} = 'none' (the word), and scale the columns beforehand with bounds that are not secret"
         raise ConfigError(key, scale or "(left out)", f"{what} fitted on the training rows; {updates}: {bounds}")
+    if config.data.text:
+        raise ConfigError("data.text", config.data.text, f"the vocabulary is fitted on the training rows; {updates}")
     if "mean" in (config.data.missing, config.party.missing):
         raise ConfigError(
             "data.missing", "mean", f"is fitted on the training rows; {updates}: fill the gaps beforehand"

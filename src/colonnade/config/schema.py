@@ -14,6 +14,7 @@ from typing import Any, Literal
 import msgspec
 
 from colonnade.data import Dialect, IdRules, RowSplit
+from colonnade.data.texts import NO_TEXTS
 from colonnade.drivers.simulator import ClockConfig
 from colonnade.models import Regulariser
 from colonnade.models.precision import FULL
@@ -68,6 +69,9 @@ class DataConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     separator: str | None = None  # left out: found in the first lines
     decimal: str | None = None  # "," if 1,5 is a number
     missing_values: list[str] = []  # texts that mean a missing value, beside the usual ones
+    text: list[str] = []  # columns with one document per row
+    vocabulary: int = NO_TEXTS.size  # words of each party's vocabulary
+    text_length: int = NO_TEXTS.length  # words of a document that count
 
     @property
     def name(self) -> str:

@@ -4,7 +4,7 @@ The rows of all parties are in the same order. Beside the dataset, memory holds 
 and pieces of it.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,10 +20,11 @@ from colonnade.data.encoding import Encoder
 from colonnade.data.fitted import NOTHING_FITTED, Fitted, fitted_of
 from colonnade.data.prepare import Preparation, RowSplit, prepare, prepare_sparse
 from colonnade.data.scaling import Scaler
-from colonnade.data.suggest import listing
+from colonnade.data.suggest import did_you_mean, listing
 from colonnade.data.table import Table, rows_of
 from colonnade.data.task import Array, Task
-from colonnade.protocol.errors import DataError
+from colonnade.data.texts import NO_TEXTS, Texts
+from colonnade.protocol.errors import ConfigError, DataError
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
@@ -105,6 +106,9 @@ def split(
     split_seed: int = 0,
     release: bool = False,
     before: Mapping[str, Fitted] = NOTHING_FITTED,
+    text: Sequence[str] = (),
+    vocabulary: int = NO_TEXTS.size,
+    text_length: int = NO_TEXTS.length,
 ) -> Partition:
     """Split a dataset among parties (4, or as many as a table `how` names), by default with the dataset's own scaling.
 
@@ -118,9 +122,15 @@ def split(
     `before` holds what each party fitted in the run that this one continues: its columns are encoded and scaled as
     then.
 
+    `text` names columns with one document per row: each party makes a `vocabulary` of so many words from its training
+    rows, and the first `text_length` words of a document count.
+
     Examples: `split(load("digits"))`, `split(bank, how={"bank": ["age", "income"], "shop": ["visits"]})`.
     """
-    preparation = Preparation(dataset.scale if scale is None else scale, missing, dataset.factor, before=before)
+    texts = Texts(tuple(text), vocabulary, text_length)
+    check_texts(dataset, texts)
+    scale = dataset.scale if scale is None else scale
+    preparation = Preparation(scale, missing, dataset.factor, before=before, texts=texts)
     by = RowSplit(test_fraction, validation_fraction, split_seed, dataset.test_rows)
     if not is_dealt(how):
         names, indices = assign(dataset, parties, how)
@@ -138,6 +148,8 @@ def split(
         prepared = prepare_sparse if sparse.issparse(dataset.x) else prepare
         shares.append(prepared(dataset.x, index, columns, name, rows, preparation, steps))
         features = shares[-1].train.shape[1:]
+        if all(shares[-1].encoder.lengths) and texts.columns:
+            features = (*features, 1)  # a text: words in order
         shapes.append(shape if features == index.shape else features)  # one-hot columns have no place in an image
         if release and isinstance(dataset.x, Table):
             dataset.x.release(index)
@@ -159,6 +171,16 @@ def split(
         ids=_ids(dataset.ids, np.concatenate(rows)),
         validation=validation,
     )
+
+
+def check_texts(dataset: Dataset, texts: Texts) -> None:
+    """Raise ConfigError if a text column is not there or holds numbers."""
+    places = {column: place for place, column in enumerate(dataset.columns)}
+    for name in texts.columns:
+        if name not in places:
+            raise ConfigError("data.text", name, f"{dataset.name} has no column '{name}'{did_you_mean(name, places)}")
+        if not isinstance(dataset.x, Table) or dataset.x.column(places[name]).categories is None:
+            raise ConfigError("data.text", name, f"column '{name}' of {dataset.name} holds numbers, not texts")
 
 
 def _ids(ids: polars.Series | None, rows: Array) -> polars.Series:

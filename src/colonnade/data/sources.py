@@ -148,7 +148,7 @@ def _folder(source: str, dir: str | Path | None, needed: tuple[str, ...]) -> Pat
     if dir is None:
         raise ConfigError("data.dir", None, f"name the folder with the files of {source} ({either} and others)")
     inside = (source, "", *(cifar.FOLDERS if source == "cifar10" else ()))
-    folders = [Path(dir).expanduser() / name for name in inside]
+    folders: list[Path] = [Path(dir).expanduser() / name for name in inside]
     found = next((folder for folder in folders for name in needed if (folder / name).is_file()), None)
     if found is None:
         advice = f"there is no {either} in this folder or in its subfolder {source}; see: colonnade data get {source}"

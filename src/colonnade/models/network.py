@@ -25,6 +25,7 @@ from colonnade.models.precision import MIXED, Mixed
 from colonnade.models.recorded import Recorder
 from colonnade.models.resnet import BasicBlock, Permuted
 from colonnade.models.shaped import Recurrent
+from colonnade.models.transformer import Attention, TextEncoder
 from colonnade.privacy.perturb import MARGIN, Perturbed, Replay, drawing, keeping
 from colonnade.protocol.messages import Array
 
@@ -41,7 +42,7 @@ _DRAWS_NOTHING = {
     nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.MaxPool1d, nn.MaxPool2d, nn.AvgPool1d, nn.AvgPool2d,
     nn.AdaptiveAvgPool1d, nn.AdaptiveAvgPool2d, nn.AdaptiveMaxPool1d, nn.AdaptiveMaxPool2d,
     nn.BatchNorm1d, nn.BatchNorm2d, nn.GroupNorm, nn.LayerNorm, nn.Embedding, Recurrent,
-    BasicBlock, Permuted, Polynomial, Perturbed,
+    BasicBlock, Permuted, Polynomial, Perturbed, Attention, TextEncoder,
 }  # fmt: skip
 
 
