@@ -152,6 +152,15 @@ def test_bad_losses_name_the_server_and_change_nothing(values, update, uploaded)
     assert uploaded.handle(Received("server", Losses(0, 0, np.ones(3))), 0), "good ones are still accepted"
 
 
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("size", [1e37, 1.7e308])
+def test_losses_beyond_float32_lead_to_no_warning_and_the_party_stops(size, uploaded):
+    (work,) = uploaded.handle(Received("server", Losses(0, 0, np.array([size, -size, 0.0]))), 0)
+    (step,) = uploaded.handle(WorkDone(work.token, uploaded.compute(work.job)), 0)
+    with pytest.raises(TrainingDiverged, match="^party-1: its embeddings have left"):
+        uploaded.handle(WorkDone(step.token, uploaded.compute(step.job)), 0)
+
+
 def test_losses_of_another_step_are_dropped(uploaded):
     assert uploaded.handle(Received("server", Losses(1, 0, np.ones(3))), 0) == []
     assert uploaded.state.dropped == 1

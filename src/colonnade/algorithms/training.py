@@ -67,6 +67,7 @@ class Training:
     metric: str
     validation: int = 0  # validation rows, the first of the held-out rows; 0: evaluations use the test rows
     patience: int = 0  # the run ends after this many evaluations without improvement; 0: it runs to its limit
+    until: float | None = None  # the run ends when an evaluation's metric is this good; None: it runs to its limit
     measured: bool = False  # learning_rate = "auto": each role measures its step size, starting from the rates
     party_dropout: float = 0.0  # p: the probability that the server replaces a party's block of a row by its fallback
 

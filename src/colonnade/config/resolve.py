@@ -468,6 +468,8 @@ def _training(
         raise ConfigError(
             "train.patience", train.patience, "must be 1 or more evaluations; or 0, to train to the limit"
         )
+    if train.until_target and train.target is None:
+        raise ConfigError("train.until_target", True, "needs a target: set train.target, e.g. 0.9")
     if train.patience and not validation:
         advice = (
             "needs validation rows, because it must not choose weights on the test rows; set "
@@ -491,6 +493,7 @@ def _training(
         party_dropout=train.party_dropout,
         validation=validation,
         patience=train.patience,
+        until=train.target if train.until_target else None,
     )
 
 

@@ -123,6 +123,7 @@ class TrainConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     metric: str | None = None
     patience: int | None = None  # the run ends after so many evaluations without a better one; 0: it continues
     target: float | None = None
+    until_target: bool = False  # the run ends at the first evaluation that reaches the target
     eval_every: int | str | None = None
     checkpoint_every: int | str | None = None
     seed: int = 0

@@ -5,7 +5,7 @@ and pieces of it.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -54,6 +54,14 @@ class Partition:
         rows = f"{len(self.y_train):,} rows to train on, {self.validation:,} to validate on"
         tested = f"{len(self.y_test) - self.validation:,} to test on"
         return f"Partition({self.name}: {listing(held)}; {rows}, {tested}; {self.task})"
+
+    def without_validation(self) -> "Partition":
+        """Return the same training rows, with the test rows alone: for settings that were chosen before."""
+        trained, skipped, ids = len(self.y_train), self.validation, self.ids
+        if ids is not None:
+            ids = polars.concat([ids[:trained], ids[trained + skipped :]])
+        test = tuple(block[skipped:] for block in self.test)
+        return replace(self, test=test, y_test=self.y_test[skipped:], ids=ids, validation=0)
 
     def fitted(self, party: int) -> Fitted:
         """Return what a party fitted on its training rows."""

@@ -209,9 +209,11 @@ class LinearCoordinator(Counting[State]):
             raise PartyDiverged(name, f"{cause}{self._caveat()}; {self._advice()}")
 
     def _caveat(self) -> str:
-        """Say which parties may be the cause: false numbers of one party are in the sums of all others."""
-        took_part = [name for name in self.names if name in self.state.nonzeros]
-        return f" (the cause may be false numbers of any party that took part: {', '.join(took_part)})"
+        """Say which parties may be the cause: false numbers of one party are in the sums of all others.
+
+        The first sum is over all parties, so each of them took part, also if it has left since.
+        """
+        return f" (the cause may be false numbers of any party that took part: {', '.join(self.names)})"
 
     def _begin(self) -> BeginTraining:
         """The order to train; its unit of work is a mean party's row."""

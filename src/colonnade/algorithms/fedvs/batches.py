@@ -1,5 +1,7 @@
 """The order of batches: FedVS draws places, and a place stands for a row in each of the K segments."""
 
+from collections.abc import Iterable
+
 import numpy as np
 
 from colonnade.algorithms.batches import Walk
@@ -27,6 +29,9 @@ class SegmentWalk:
         """The rows of batch number `position`."""
         return self.cut.row_numbers(self.batch(position))
 
-    def overlap(self, one: int, other: int) -> bool:
-        """Whether two batches have rows in common, which is possible at the border of two epochs."""
-        return bool(np.isin(self.batch(one), self.batch(other)).any())
+    def marked(self, positions: Iterable[int]) -> Array:
+        """All places, as booleans: True for those of these batches. Batches of two epochs may have places in common."""
+        found = np.zeros(self.cut.length, np.bool_)
+        for position in positions:
+            found[self.batch(position)] = True
+        return found

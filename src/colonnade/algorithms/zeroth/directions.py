@@ -29,9 +29,14 @@ def scale_of(dimension: int, distribution: str) -> float:
 
 
 def estimate(differences: Array, u: Array, smoothing: float, distribution: str) -> Array:
-    """Return the mean of Eq. (3), φ(d)/μ·(ĥ − h)·u, over the directions. Only the differences need float64."""
-    weights = differences * (scale_of(u.shape[1], distribution) / smoothing / max(len(u), 1))
-    gradient: Array = weights.astype(np.float32) @ u
+    """Return the mean of Eq. (3), φ(d)/μ·(ĥ − h)·u, over the directions. Only the differences need float64.
+
+    Losses are float64, so those of a training that diverges, or of a lying server, may lead to a gradient beyond
+    float32. It is infinite then, as a first-order one would be, and the next embeddings show it.
+    """
+    with np.errstate(over="ignore", invalid="ignore"):
+        weights = differences * (scale_of(u.shape[1], distribution) / smoothing / max(len(u), 1))
+        gradient: Array = weights.astype(np.float32) @ u
     return gradient
 
 

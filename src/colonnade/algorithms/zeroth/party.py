@@ -128,7 +128,9 @@ class Estimating(Walker[W], Generic[W]):
         if not is_step(message.update):
             raise RemoteProtocolError(sender, f"losses of update {message.update}")
         self.state.busy, self.state.k = True, message.update
-        self.work("refine", 0.0, Estimate(self.drawn.seed, values[1:] - values[0]))
+        with np.errstate(over="ignore"):  # see `estimate`
+            differences = values[1:] - values[0]
+        self.work("refine", 0.0, Estimate(self.drawn.seed, differences))
 
     @job(Estimate)
     def estimated(self, job: Estimate) -> Refined:

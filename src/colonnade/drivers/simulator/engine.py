@@ -6,7 +6,8 @@ A job is computed when it starts, and its result is delivered when its virtual t
 threads compute it in between. The clock then waits for the result when the job is due, or when its role has to do
 anything else. For a blind job the role accepts the promise of the result.
 
-Evaluation is delivered at once. It takes no virtual time and is no part of the trace and the byte totals.
+Evaluation is delivered at once, or as soon as its receiver has started. It takes no virtual time and is no part of the
+trace and the byte totals.
 """
 
 from collections.abc import Callable, Iterable
@@ -457,7 +458,7 @@ class Simulator:
     def _send_evaluation(self, sender: int, receiver: int, event: Received) -> None:
         ports = self.links.ports
         reached = max(ports[sender].outages.reachable_from(self.now), ports[receiver].outages.reachable_from(self.now))
-        if reached == self.now:
+        if reached == self.now and self.nodes[receiver].started_at >= 0:
             self._instant.append((self.nodes[receiver], event))
         elif reached < NEVER:
             self._push(reached, MESSAGE, receiver, event, (sender, b"", 0, 0))
