@@ -14,8 +14,10 @@ from typing import Any, Literal
 import msgspec
 
 from colonnade.data import Dialect, IdRules, RowSplit
+from colonnade.data.texts import NO_TEXTS
 from colonnade.drivers.simulator import ClockConfig
 from colonnade.models import Regulariser, ServerRegulariser
+from colonnade.models.precision import FULL
 from colonnade.privacy.settings import Budget, PrivacySettings
 from colonnade.protocol.errors import ConfigError
 from colonnade.protocol.role import SERVER
@@ -54,7 +56,7 @@ class DataConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     format: str | None = None  # of the file that `source` names, if its name does not tell
     dir: str | None = None
     parties: int | None = None
-    split: str | dict[str, list[str]] = "even"
+    split: str | dict[str, list[str] | float] = "even"
     scale: str | None = None
     test_fraction: float = 0.2
     validation_fraction: float = 0.1  # of the training rows, held out to choose settings and to stop by; 0: none
@@ -69,6 +71,9 @@ class DataConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     separator: str | None = None  # left out: found in the first lines
     decimal: str | None = None  # "," if 1,5 is a number
     missing_values: list[str] = []  # texts that mean a missing value, beside the usual ones
+    text: list[str] = []  # columns with one document per row
+    vocabulary: int = NO_TEXTS.size  # words of each party's vocabulary
+    text_length: int = NO_TEXTS.length  # words of a document that count
 
     @property
     def name(self) -> str:
@@ -88,6 +93,7 @@ class ModelConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     server: str | None = None
     aggregate: str | None = None
     device: "str | RoleDevices" = "cpu"
+    precision: str = FULL  # of the training passes: "fp32", or "bf16" for mixed precision
 
 
 class RoleDevices(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -14,7 +14,7 @@ from colonnade.algorithms import DEFAULT_METHOD
 from colonnade.algorithms.method import SERVER
 from colonnade.config.continuing import Continuation
 from colonnade.config.schema import Config, TrainConfig, difference, to_dict
-from colonnade.config.shared import LATER_TRAIN, OWN_TRAIN, SHARED_DATA, SHARED_NETWORK
+from colonnade.config.shared import LATER_TRAIN, OWN_MODEL, OWN_TRAIN, SHARED_DATA, SHARED_NETWORK
 from colonnade.data.ids import digest_of_rows
 from colonnade.drivers.processes.service import RetryLater
 from colonnade.drivers.processes.wire import Hello
@@ -36,7 +36,7 @@ def shared_part(config: Config, authority: str) -> dict[str, Any]:
         _always_shared("training", tables, authority)
         | privacy
         | {
-            "model": {key: value for key, value in tables["model"].items() if key != "device"},
+            "model": {key: value for key, value in tables["model"].items() if key not in OWN_MODEL},
             "protocol": {"name": DEFAULT_METHOD} | tables["protocol"],
             "train": train,
             "data": {key: tables["data"][key] for key in SHARED_DATA},
