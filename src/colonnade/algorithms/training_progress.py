@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from colonnade.algorithms.evaluation import Evaluated, Measurement
+from colonnade.algorithms.evaluation import Evaluated, Measurement, Rounds
 from colonnade.algorithms.training import Cadence, Training
 from colonnade.models.metrics import METRICS
 from colonnade.protocol.events import NANOSECONDS, Effect, Emit, Finish, SetTimer, TimerFired
@@ -59,16 +59,17 @@ class TrainingProgress:
         """Whether an evaluation is due by updates or epochs."""
         return self._evaluations.due(self.k, self.rows)
 
-    def report(self, result: Evaluated, staleness: list[float], missing: list[str]) -> list[Effect]:
+    def report(
+        self, result: Evaluated, staleness: list[float], missing: list[str], rounds: Rounds | None = None
+    ) -> list[Effect]:
         """Return a row for metrics.jsonl, and after the last evaluation the end of the run.
 
         With validation rows, the last evaluation has the test rows. One that was running at the end has not.
         """
         train_loss = float(np.mean(self._losses)) if self._losses else float("nan")
         self._losses = []
-        row = Measurement(
-            self.k, self.epochs, result.loss, train_loss, result.values, staleness, missing, result.tested
-        )
+        scores = result.loss, train_loss, result.values
+        row = Measurement(self.k, self.epochs, *scores, staleness, missing, result.tested, rounds)
         self._compare(result)
         over = self.ending and not self.tests_due(result)
         return [Emit(row), Finish(self.ending)] if over else [Emit(row)]

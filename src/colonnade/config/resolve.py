@@ -28,8 +28,9 @@ from colonnade.config.steps import every_of, gradient_norms, loss_of, refuse_uns
 from colonnade.data import NOTHING_FITTED, Fitted, Partition, Task, load, split
 from colonnade.data.suggest import listing
 from colonnade.models import Factory, OptimiserSpec, default_metric
-from colonnade.models.metrics import require_metric
+from colonnade.models.metrics import require_also, require_metric
 from colonnade.models.on_device import on_device
+from colonnade.models.precision import FULL, PRECISIONS
 from colonnade.privacy.guard import check_budget
 from colonnade.privacy.settings import Budget, PrivacySettings
 from colonnade.protocol.errors import ConfigError
@@ -136,6 +137,9 @@ def load_partition(
         split_seed=data.split_seed,
         release=True,  # no other code holds this table
         before=before,
+        text=data.text,
+        vocabulary=data.vocabulary,
+        text_length=data.text_length,
     )
 
 
@@ -175,6 +179,7 @@ def federation(
         setups = [before.party(setup, data.fitted(setup.index), dropped, "data") for setup in setups]
     else:
         refuse_dropped(config)
+    _check_diagnose(config, plan)
     notes = plan.method.check(server, setups) if plan.method.check is not None else ()
     return Federation(
         config=config,
@@ -185,6 +190,24 @@ def federation(
         notes=(*data.notes, *notes, *plan.privacy.notes(len(data.y_train))),
         before=before,
     )
+
+
+def _check_diagnose(config: Config, plan: "Plan") -> None:
+    """Raise ConfigError for a diagnosis that would be of another model than the evaluated one."""
+    for name in config.diagnose.wanted:
+        if plan.privacy.on:
+            advice = (
+                "leave it out: with a privacy mechanism, embeddings of training rows would be one more release, which "
+                "the account does not have"
+            )
+            raise ConfigError(f"diagnose.{name}", getattr(config.diagnose, name), advice)
+    predictor = plan.method.predictor
+    if config.diagnose.gradient and (predictor is None or not predictor.joint):
+        advice = f"leave it out: {plan.method.name} does not train networks, so that this release knows no gradient"
+        raise ConfigError("diagnose.gradient", True, advice)
+    if config.diagnose.estimates and not plan.options.estimates:
+        advice = f"leave it out: the parties of {plan.method.name} estimate no gradient; 'cascaded' and 'zoo' do"
+        raise ConfigError("diagnose.estimates", config.diagnose.estimates, advice)
 
 
 def refuse_dropped(config: Config) -> None:
@@ -296,6 +319,7 @@ def make_plan(config: Config, parties: tuple[str, ...], rows: int, task: Task | 
     # A rate that follows the columns depends on the record, and accounting by record does not cover that.
     training = replace(training, measured=training.measured and not (privacy.on and privacy.by_record))
     training = _shortening(training, gradient_norms(config.train, count, method, privacy))
+    training = _in_precision(training, model.precision, method, privacy)
     if privacy.on:  # every evaluation releases rows once more
         every = every_of("train.eval_every", config.train.eval_every, training.limit, EVALUATIONS)
         training = replace(training, eval_every=every)
@@ -327,6 +351,30 @@ def _shortening(training: Training, norms: tuple[float | None, tuple[float | Non
         server_optimiser=msgspec.structs.replace(training.server_optimiser, max_norm=server),
         party_optimisers=tuple(msgspec.structs.replace(spec, max_norm=norm) for spec, norm in limited),
     )
+
+
+def _in_precision(training: Training, precision: str, method: Method[Any], privacy: PrivacySettings) -> Training:
+    """Give the precision to every network; raises ConfigError if the method or the noise needs float32."""
+    key = "model.precision"
+    if precision not in PRECISIONS:
+        raise ConfigError(key, precision, f"use one of {', '.join(map(repr, PRECISIONS))}")
+    if precision == FULL:
+        return training
+    if not mixes(method):
+        raise ConfigError(key, precision, f"{method.name} does not compute with torch's networks alone; use {FULL!r}")
+    if privacy.on:
+        advice = f"rounding would exceed the bounds that the privacy account relies on; use {FULL!r}, or no noise"
+        raise ConfigError(key, precision, advice)
+    server, *parties = (
+        msgspec.structs.replace(spec, precision=precision)
+        for spec in (training.server_optimiser, *training.party_optimisers)
+    )
+    return replace(training, server_optimiser=server, party_optimisers=tuple(parties))
+
+
+def mixes(method: Method[Any]) -> bool:
+    """Whether a method's networks can train in bfloat16: not linear models, and no sums over a finite field."""
+    return method.defaults.party is not None and not method.capabilities.party_models
 
 
 def privacy_of(config: Config) -> PrivacySettings:
@@ -374,6 +422,8 @@ def refuse_fitted(config: Config, scaled: bool, key: str, scale: str | None) -> 
         what = "is" if scale else "the default scale is"
         bounds = f"set {key} = 'none' (the word), and scale the columns beforehand with bounds that are not secret"
         raise ConfigError(key, scale or "(left out)", f"{what} fitted on the training rows; {updates}: {bounds}")
+    if config.data.text:
+        raise ConfigError("data.text", config.data.text, f"the vocabulary is fitted on the training rows; {updates}")
     if "mean" in (config.data.missing, config.party.missing):
         raise ConfigError(
             "data.missing", "mean", f"is fitted on the training rows; {updates}: fill the gaps beforehand"
@@ -442,6 +492,7 @@ def _training(
     metric = train.metric or (default_metric(task) if task is not None else "")
     if task is not None:
         require_metric(metric, task)
+        require_also(train.also, task)
     server_optimiser, party_optimisers = _optimisers(train.optimiser, parties)
     measured, rate = train.learning_rate == "auto", train.learning_rate
     server_rate, party_rates = _rates(_own_rate(defaults) if rate == "auto" else rate, parties)
@@ -472,6 +523,7 @@ def _training(
         limit=limit,
         eval_every=every_of("train.eval_every", train.eval_every, limit, evaluations),
         metric=metric,
+        also=tuple(train.also),
         measured=measured,
         party_dropout=train.party_dropout,
         loss=loss_of(train, task),

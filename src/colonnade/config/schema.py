@@ -14,8 +14,10 @@ from typing import Any, Literal
 import msgspec
 
 from colonnade.data import Dialect, IdRules, RowSplit
+from colonnade.data.texts import NO_TEXTS
 from colonnade.drivers.simulator import ClockConfig
 from colonnade.models import Regulariser, ServerRegulariser
+from colonnade.models.precision import FULL
 from colonnade.privacy.settings import Budget, PrivacySettings
 from colonnade.protocol.errors import ConfigError
 from colonnade.protocol.role import SERVER
@@ -23,6 +25,7 @@ from colonnade.protocol.role import SERVER
 __all__ = [
     "Config",
     "DataConfig",
+    "DiagnoseConfig",
     "ModelConfig",
     "NetworkConfig",
     "PartyConfig",
@@ -53,7 +56,7 @@ class DataConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     format: str | None = None  # of the file that `source` names, if its name does not tell
     dir: str | None = None
     parties: int | None = None
-    split: str | dict[str, list[str]] = "even"
+    split: str | dict[str, list[str] | float] = "even"
     scale: str | None = None
     test_fraction: float = 0.2
     validation_fraction: float = 0.1  # of the training rows, held out to choose settings and to stop by; 0: none
@@ -68,6 +71,9 @@ class DataConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     separator: str | None = None  # left out: found in the first lines
     decimal: str | None = None  # "," if 1,5 is a number
     missing_values: list[str] = []  # texts that mean a missing value, beside the usual ones
+    text: list[str] = []  # columns with one document per row
+    vocabulary: int = NO_TEXTS.size  # words of each party's vocabulary
+    text_length: int = NO_TEXTS.length  # words of a document that count
 
     @property
     def name(self) -> str:
@@ -87,6 +93,7 @@ class ModelConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     server: str | None = None
     aggregate: str | None = None
     device: "str | RoleDevices" = "cpu"
+    precision: str = FULL  # of the training passes: "fp32", or "bf16" for mixed precision
 
 
 class RoleDevices(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -131,6 +138,7 @@ class TrainConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     updates: int | None = None
     seconds: float | None = None
     metric: str | None = None
+    also: list[str] = []  # further metrics, in every line of metrics.jsonl
     patience: int | None = None  # the run ends after so many evaluations without a better one; 0: it continues
     target: float | None = None
     until_target: bool = False  # the run ends at the first evaluation that reaches the target
@@ -351,6 +359,33 @@ class TrackConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     run: str | None = None  # the run's name there; left out: that of the run's folder
 
 
+class DiagnoseConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What the simulator computes at each evaluation from all roles together; no role learns it."""
+
+    training: bool = False  # the metrics on a sample of the training rows
+    gradient: bool = False  # F and ‖∇F‖² on the sample
+    estimates: int = 0  # zeroth-order methods: so many estimates of each party's gradient on the sample; 0: none
+    rows: int = 512  # of the sample; all training rows, if there are fewer
+
+    def __post_init__(self) -> None:
+        if self.rows < 1:
+            raise ConfigError("diagnose.rows", self.rows, "must be 1 or more training rows")
+        if self.estimates < 0 or self.estimates == 1:
+            advice = "must be 2 or more, because a variance needs two; or 0, for none"
+            raise ConfigError("diagnose.estimates", self.estimates, advice)
+
+    @property
+    def wanted(self) -> list[str]:
+        """The keys that ask for something."""
+        return [name for name in ("training", "gradient", "estimates") if getattr(self, name)]
+
+    def refuse_apart(self) -> None:
+        """Raise ConfigError if roles that are not in one process would have to be diagnosed."""
+        for name in self.wanted:
+            advice = "needs the columns of all parties in one place: use the simulator (--driver sim), or leave it out"
+            raise ConfigError(f"diagnose.{name}", getattr(self, name), advice)
+
+
 # Keys that only one member's config of a real federation has; [server] table, [party] budget, … also apply to
 # simulations.
 _ONE_SIDE = {
@@ -382,6 +417,7 @@ class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     privacy: PrivacySettings = PrivacySettings()
     resources: ResourcesConfig = ResourcesConfig()
     track: TrackConfig = TrackConfig()
+    diagnose: DiagnoseConfig = DiagnoseConfig()
 
     def refuse_one_side(self) -> None:
         """Raise ConfigError for one member's config without data.source: it must not run on embedded data."""

@@ -188,8 +188,8 @@ def _with_own_settings(plan: Plan, config: Config, name: str) -> Plan:
     index, training = plan.parties.index(name), plan.training
     optimisers, rates, measured = list(training.party_optimisers), list(training.party_rates), training.measured
     if config.party.optimiser is not None:
-        own, max_norm = find_optimiser("party.optimiser", config.party.optimiser), optimisers[index].max_norm
-        optimisers[index] = msgspec.structs.replace(own, max_norm=max_norm)  # the limit is that of all members
+        own, before = find_optimiser("party.optimiser", config.party.optimiser), optimisers[index]
+        optimisers[index] = msgspec.structs.replace(own, max_norm=before.max_norm, precision=before.precision)
         if config.train.learning_rate == "auto":
             rates[index], measured = auto_rate(config.party.optimiser), False
     if config.party.learning_rate is not None:

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from colonnade.models.on_device import to_tensor
+from colonnade.models.precision import FULL
 from colonnade.protocol.errors import ConfigError
 from colonnade.protocol.messages import Array
 
@@ -23,7 +24,7 @@ _UNFIT = ("LBFGS", "SparseAdam")  # LBFGS evaluates the loss several times per s
 
 
 class OptimiserSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Which optimiser steps a role's parameters; `options` go to the torch class."""
+    """How a role's parameters are trained: `name` steps them, and `options` go to the torch class."""
 
     name: str = "sgd"
     options: dict[str, Any] = {}
@@ -31,6 +32,7 @@ class OptimiserSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     decay: float = 1.0
     average: bool = False  # evaluation reads an average of θ: for methods with `protocol.average`
     max_norm: float | None = None  # of train.max_gradient_norm: longer gradients are shortened to it; None: any length
+    precision: str = FULL  # of the training passes: see precision.py
 
     def averaging(self, average: bool) -> "OptimiserSpec":
         """Return the same optimiser, with an average of θ if the method's options ask for one."""
@@ -93,6 +95,12 @@ class Regulariser(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             raise ConfigError(f"{self.key}.kind", self.kind, "use 'none', 'l1' or 'l2'")
         if not self.weight >= 0:
             raise ConfigError(f"{self.key}.weight", self.weight, "must be 0 or more")
+
+    def value(self, theta: Tensor) -> float:
+        """Return r(θ)."""
+        if self.kind == "l2":
+            return self.weight * theta.square().sum().item() / 2
+        return self.weight * theta.abs().sum().item() if self.kind == "l1" else 0.0
 
     def add_gradient(self, gradient: Tensor, theta: Tensor) -> None:
         """gradient += ∇r(θ)."""
@@ -229,6 +237,11 @@ class Parameters:
         """Return θ as an array."""
         values: Array = self.theta.cpu().numpy()
         return values
+
+    @property
+    def regulariser(self) -> Regulariser:
+        """r(θ), which every step takes into account."""
+        return self._regulariser
 
     @property
     def judged(self) -> Tensor:

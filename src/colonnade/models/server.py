@@ -97,6 +97,14 @@ class ServerNetwork(Network):
         output = parts[0] if len(parts) == 1 else torch.cat(parts)
         return float(self.objective.loss(output, self.tensor(targets))), self.objective.predict(output)
 
+    def output_at(self, theta: Tensor, h: Tensor) -> Tensor:
+        """Return the output for embeddings at other parameters, as `read_at`."""
+        return self.read_at(theta, self.aggregated(h))
+
+    def aggregated(self, h: Tensor) -> Tensor:
+        """Return the network's input from embeddings (rows, Σ widths)."""
+        return aggregate(self._how, h, self._parties)
+
     @torch.no_grad()
     def output(self, h: Array) -> Tensor:
         """Return the committed network's output for embeddings (rows, Σ widths)."""

@@ -204,10 +204,10 @@ def book_html(known: Mapping[str, Item], results: Results) -> str:
             parts.append(f"<ul>{''.join(f'<li>{_inline(line)}</li>' for line in lines)}</ul>")
         else:
             parts.append(f"<p>{_inline(block)}</p>")
-    body = "\n".join(parts)
-    head = '<meta charset="utf-8"><meta name="viewport" content="width=device-width">'
+    text = "\n".join(parts)
+    meta = '<meta charset="utf-8"><meta name="viewport" content="width=device-width">'
     title = "Reproduction book"
-    return f"<!doctype html>{head}<title>{title}</title><style>{STYLE}</style>\n<h1>{title}</h1>\n{body}\n"
+    return f"<!doctype html>{meta}<title>{title}</title><style>{STYLE}</style>\n<h1>{title}</h1>\n{text}\n"
 
 
 def _inline(text: str) -> str:

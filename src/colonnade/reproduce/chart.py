@@ -122,11 +122,12 @@ def _legend(colours: dict[str, str], width: int, top: int, of_paper: bool) -> tu
     entries = [(name, colour, "") for name, colour in colours.items()]
     if of_paper:
         entries.append(("dashed: the paper", INK, ' stroke-dasharray="4 3"'))
-    parts, x, y = [], LEFT, top + 10
+    parts: list[str] = []
+    x, y = float(LEFT), top + 10
     for name, colour, dashed in entries:
         needed = 34 + 6.2 * len(name)
         if x > LEFT and x + needed > width:
-            x, y = LEFT, y + LEGEND_STEP
+            x, y = float(LEFT), y + LEGEND_STEP
         parts.append(f'<path d="M{x:.0f} {y - 4}h18" stroke="{colour}" stroke-width="2.4"{dashed}/>')
         parts.append(f'<text x="{x + 23:.0f}" y="{y}">{escape(name)}</text>')
         x += needed

@@ -176,7 +176,7 @@ def _load_for_report(config: Config) -> Partition:
 
 
 def _cell(job: Job, column: Column, name: str, runs: list[Entry], best: Best | None) -> Cell:
-    fault = next((why for run in runs if (why := run.unsuitable or run.error or flaw_of(run.summary))), "")
+    fault = next((why for run in runs if (why := _fault(job, run))), "")
     values = [] if fault else [_scaled(job, run) for run in runs]
     adapted = {f"{key}: {words}" for run in runs for key, words in run.adapted.items()}
     warned = {text for run in runs for text in run.remarks if not text.startswith("ended early")}
@@ -186,9 +186,16 @@ def _cell(job: Job, column: Column, name: str, runs: list[Entry], best: Best | N
     )  # fmt: skip
 
 
+def _fault(job: Job, run: Entry) -> str:
+    """Why a run has no number."""
+    lenient = job.item.measure.of_any_run and run.summary is not None
+    return run.unsuitable or run.error or ("" if lenient else flaw_of(run.summary))
+
+
 def _scaled(job: Job, run: Entry) -> float | None:
     assert run.summary is not None
-    number = measure(job.item.measure.what, run.summary, run.rows)
+    row = next(one for one in job.item.rows if one.name == run.label)
+    number = measure(row.what or job.item.measure.what, run.summary, run.rows)
     return None if number is None else number * job.item.measure.times
 
 

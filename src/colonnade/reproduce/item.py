@@ -41,6 +41,7 @@ class Row(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True)
     name: str
     set: Settings = {}
     paper: dict[str, float] = {}
+    what: str = ""  # another number than the item's: a name of reproduce/measures.py
     tune: bool = True  # False: it runs with the settings as they are
     grid: Grid = {}  # its own grid, instead of the item's
     quick: Grid = {}  # and for --quick
@@ -74,6 +75,7 @@ class Measure(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
     what: str = "value"  # a name of reproduce/measures.py
     name: str = ""  # for the reader, e.g. "test accuracy"
     unit: str = ""
+    of_any_run: bool = False  # also of runs with warnings: for numbers that do not depend on what was learned
     times: float = 1.0  # 100: a share as per cent
     digits: int = 2
 

@@ -52,6 +52,24 @@ def _last(field: str) -> Callable[[Summary, Rows], float | None]:
     return at
 
 
+def _mean_of(field: str) -> Callable[[Summary, Rows], float | None]:
+    def over(summary: Summary, rows: Rows) -> float | None:
+        values = [row[field] for row in rows if row.get(field) is not None]
+        return sum(values) / len(values) if values else None
+
+    return over
+
+
+def _account(*path: str) -> Callable[[Summary, Rows], float | None]:
+    def at(summary: Summary, rows: Rows) -> float | None:
+        found: Any = summary["privacy"]
+        for name in path:
+            found = found[name] if found else None
+        return None if found is None else float(found)
+
+    return at
+
+
 MEASURES: dict[str, Callable[[Summary, Rows], float | None]] = {
     "value": lambda summary, rows: summary["value"],
     "loss": lambda summary, rows: summary["loss"],
@@ -59,8 +77,11 @@ MEASURES: dict[str, Callable[[Summary, Rows], float | None]] = {
     "time_to_target": _arrival("clock_s"),
     "updates_to_target": _arrival("update"),
     "epochs_to_target": _arrival("epochs"),
-    "train_value": _last("train_value"),
-    "gradient": _last("gradient"),
+    "training": _last("training_value"),  # the metric on a sample of the training rows (diagnose.training)
+    "gradient": _last("gradient_norm2"),  # ‖∇F‖² (diagnose.gradient)
+    "mean_gradient": _mean_of("gradient_norm2"),
+    "mu": _account("mu"),
+    "claimed_mu": _account("claim_of_theorem_6", "mu"),
     "updates": lambda summary, rows: summary["updates"],
     "updates_per_s": lambda summary, rows: summary["updates"] / summary["clock_s"] if summary["clock_s"] else None,
     "busy": _busy,

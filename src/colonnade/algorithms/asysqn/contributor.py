@@ -446,7 +446,7 @@ class Contributor(Chassis[C], Generic[C]):
     @job(JudgeTests)
     def judge_tests(self, job: JudgeTests) -> Judged:
         """The loss and the metric of the held-out rows."""
-        scores, tested = self._held.judge(job.theta, self.training.metric)
+        scores, tested = self._held.judge(job.theta, (self.training.metric, *self.training.also))
         return Judged(job.number, scores.loss, scores.values, tested)
 
     @done(Judged)

@@ -481,10 +481,11 @@ class LinearCoordinator(Counting[State]):
         for scores in (message, message.tested):
             if scores is not None and not _are_scores(scores.loss, scores.values):
                 raise RemoteProtocolError(sender, f"sends an impossible evaluation: {message!r:.120}")
-        if self.training.metric not in message.values:
-            raise RemoteProtocolError(
-                sender, f"sends an evaluation without {self.training.metric}: does protocol.loss fit the labels?"
-            )
+        for metric in (self.training.metric, *self.training.also):
+            if metric not in message.values:
+                raise RemoteProtocolError(
+                    sender, f"sends an evaluation without {metric}: does protocol.loss fit the labels?"
+                )
         if (message.tested is not None) != self.state.last:
             raise RemoteProtocolError(sender, "evaluates other rows than the coordinator asked for")
         doubts, over = dict(self.state.doubts), bool(self.progress.ending)
@@ -526,7 +527,8 @@ class LinearCoordinator(Counting[State]):
 
     def _judged_nothing(self) -> None:
         self.state.judge, self.state.tries = "", 0
-        nothing = Scores(float("nan"), {self.training.metric: float("nan")})
+        names = (self.training.metric, *self.training.also)
+        nothing = Scores(float("nan"), dict.fromkeys(names, float("nan")))
         tested = nothing if self.state.last else None
         self.measured(Evaluated(self.state.number, nothing.loss, nothing.values, tested), self.state.missing)
 

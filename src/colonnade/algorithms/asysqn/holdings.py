@@ -68,21 +68,22 @@ class Holdings:
         """The number of held-out rows in an evaluation."""
         return self.test.rows if whole or not self.validation else self.validation
 
-    def judge(self, theta: Array, metric: str) -> tuple[Scores, Scores | None]:
+    def judge(self, theta: Array, metrics: tuple[str, ...]) -> tuple[Scores, Scores | None]:
         """Scores of the validation rows (of all rows, if there are none), and of test rows that `theta` includes."""
         first = self.validation or len(theta)
-        scores = self._scores(theta[:first], self.y_test[:first], metric)
-        return scores, self._scores(theta[first:], self.y_test[first:], metric) if len(theta) > first else None
+        scores = self._scores(theta[:first], self.y_test[:first], metrics)
+        return scores, self._scores(theta[first:], self.y_test[first:], metrics) if len(theta) > first else None
 
-    def _scores(self, theta: Array, y: Array, metric: str) -> Scores:
+    def _scores(self, theta: Array, y: Array, metrics: tuple[str, ...]) -> Scores:
         if not len(theta):
-            return Scores(float("nan"), {metric: float("nan")})
+            return Scores(float("nan"), dict.fromkeys(metrics, float("nan")))
         loss = float(np.mean(self.loss.value(theta, y)))
         start = max(at_zero(self.loss, y), self.level)
         if not loss <= FAR * start:
             raise TrainingDiverged(f"the loss of the held-out rows is {loss:.3g}; it was {start:.3g} at the start")
         labels = (y > 0).astype(np.int64) if self.loss.signed else y
-        return Scores(loss, measure(metric, self._task, labels, predictions(theta, self._task), loss))
+        metric, *also = metrics
+        return Scores(loss, measure(metric, self._task, labels, predictions(theta, self._task), loss, also))
 
 
 def predictions(theta: Array, task: Task) -> Array:

@@ -17,6 +17,7 @@ from colonnade.algorithms.networks import party_rate
 from colonnade.algorithms.prediction.predictor import Predictor, TrainedRoles
 from colonnade.algorithms.training_progress import END_TIMER, EVALUATE_TIMER, TrainingProgress
 from colonnade.models import Network, ServerNetwork, aggregated_width, party_module, server_module
+from colonnade.models.joint import Joint
 from colonnade.models.metrics import measure
 from colonnade.models.server import aggregate
 from colonnade.protocol.errors import TrainingDiverged
@@ -62,6 +63,8 @@ CENTRALISED_PAYLOADS = (JointStep, JointStepped, Judge)
 class JointPredictor(Predictor[CentralisedOptions, "Centralised", Role]):
     """Predicts with the joint model, from rows with all columns."""
 
+    joint = True
+
     def in_one_place(
         self, roles: TrainedRoles[CentralisedOptions, "Centralised", Role], blocks: Sequence[Array], number: int
     ) -> Array:
@@ -69,6 +72,10 @@ class JointPredictor(Predictor[CentralisedOptions, "Centralised", Role]):
         parts, network = roles.server.parts, roles.server.network
         h = np.concatenate([part.read(block) for part, block in zip(parts, blocks, strict=True)], axis=1)
         return network.objective.predict(network.output(h))
+
+    def networks(self, roles: TrainedRoles[CentralisedOptions, "Centralised", Role]) -> Joint:
+        """Return all networks of the one role."""
+        return Joint(roles.server.network, roles.server.parts, lambda h: h)
 
 
 def centralised(
@@ -183,7 +190,8 @@ class Centralised(Chassis[RoleState]):
         y, objective = self._y_test[start:stop], self.network.objective
         h = np.concatenate([part.read(x[start:stop]) for part, x in zip(self.parts, self._x_test, strict=True)], axis=1)
         loss, prediction = self.network.evaluate(h, objective.targets(y))
-        return Scores(loss, measure(self._training.metric, objective.task, y, prediction, loss))
+        metric, also = self._training.metric, self._training.also
+        return Scores(loss, measure(metric, objective.task, y, prediction, loss, also))
 
     @done(Evaluated)
     def judged(self, token: int, result: Evaluated) -> None:

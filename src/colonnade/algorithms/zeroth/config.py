@@ -1,9 +1,16 @@
 """The `[protocol]` fields of the zeroth-order methods."""
 
+from collections.abc import Callable
 from typing import Literal
 
+import numpy as np
+
 from colonnade.algorithms.method import Options
+from colonnade.algorithms.zeroth.directions import differences, signed
+from colonnade.algorithms.zeroth.directions import directions as drawn
+from colonnade.algorithms.zeroth.directions import estimate as two_point
 from colonnade.protocol.errors import ConfigError
+from colonnade.protocol.messages import Array
 
 __all__ = ["CascadedOptions", "FrozenOptions", "SynZooOptions", "TableOptions", "ZerothOptions", "ZooOptions"]
 
@@ -42,6 +49,17 @@ class ZerothOptions(Options, frozen=True, kw_only=True):
             raise ConfigError("protocol.min_batch", self.min_batch, "must be 1 row or more")
         if self.extra_queries < 0:
             raise ConfigError("protocol.extra_queries", self.extra_queries, "must be 0 or more")
+
+    @property
+    def estimates(self) -> bool:
+        """See `Options.estimates`: parties without directions never learn."""
+        return self.directions > 0
+
+    def estimate(self, party: int, rise: Callable[[Array], float], dimension: int, seed: bytes) -> Array:
+        """Eq. (3), averaged over the directions."""
+        u, mu = drawn(seed, self.directions, dimension, self.distribution), self.mu_of(party)
+        rises = [rise(np.float32(mu) * one) for one in signed(u, self.difference == "central")]
+        return two_point(differences(np.array([0.0, *rises]), len(u)), u, mu, self.distribution)
 
     @property
     def probes(self) -> int:

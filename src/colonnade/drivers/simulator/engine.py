@@ -20,6 +20,7 @@ from colonnade.drivers.simulator.clock import ClockConfig, Pace
 from colonnade.drivers.simulator.lanes import Lanes, Promise
 from colonnade.drivers.simulator.links import NEVER, Links, Outages
 from colonnade.drivers.simulator.simulated_node import Job, SimulatedNode
+from colonnade.drivers.simulator.speeds import Speeds
 from colonnade.drivers.simulator.timeline import JOB_ENDED, JOB_STARTED, MESSAGE_ARRIVED, MESSAGE_LEFT, Timeline
 from colonnade.drivers.traffic import Traffic
 from colonnade.protocol.codec import Codec
@@ -97,6 +98,7 @@ class Simulator:
         self.traffic = Traffic()
         self.timeline = Timeline([role.name for role in roles], [port.outages.spans for port in self.links.ports])
         self._note = self.timeline.note
+        self.speeds = Speeds([role.name for role in roles])
         self.heap: list[Entry] = []
         self._instant: list[tuple[SimulatedNode, Event]] = []  # evaluation events to deliver now
         self._stack: list[tuple[SimulatedNode, Event]] = []  # those whose turn comes after the event being delivered
@@ -171,6 +173,7 @@ class Simulator:
         until = perf_counter() + within_s
         heap, nodes, principal = self.heap, self.nodes, self.principal
         self.timeline.fold_if_long()
+        self.speeds.fold_if_long()
         for _ in range(events):
             if self.stopping or perf_counter() > until:
                 return True
@@ -489,6 +492,8 @@ class Simulator:
             node.lane = work.token
             self._note((4 * node.index + JOB_STARTED, self.now))
         duration = node.pace.duration(work.amount, self.now)
+        if not work.aside:
+            self.speeds.note(node.index, self.now, work.amount, duration)
         end = self.now + duration
         result = self._compute(node, work, end)
         number = self._push(end, WORK, node.index, WorkDone(work.token, result))

@@ -177,7 +177,8 @@ def _points(job: Job, row: Row) -> list[dict[str, Any]]:
 
 def _arrivals(job: Job, columns: Sequence[Column], axis: str) -> Found:
     """The best point of each row by its arrival at the goal, and its curve."""
-    cells, curves = [], {}
+    cells: list[Cell] = []
+    curves: dict[str, dict[str, Curve]] = {}
     goals = {column.name: job.tables(column)["goal"]["above"] for column in columns}
     for (row, column), runs in _all(job, columns).items():
         points = list({repr(point): point for point, _ in runs}.values())
@@ -229,10 +230,10 @@ def speed_up(job: Job, columns: Sequence[Column]) -> Found:
 def accuracy(job: Job, columns: Sequence[Column]) -> Found:
     """Table 4: the accuracy on the test rows beside that of the joined columns."""
     cells = []
-    for (row, column), runs in _all(job, columns).items():
+    for (row, where), runs in _all(job, columns).items():
         best = min({repr(point): (point, run) for point, run in runs}.values(), key=lambda pair: pair[1].above[-1])[0]
         values: list[float | None] = [100 * run.accuracy for point, run in runs if point == best]
-        cells.append(Cell(row=row, column=column, values=values, chosen=best))
+        cells.append(Cell(row=row, column=where, values=values, chosen=best))
     for column in columns:
         tables = job.tables(column)
         value = 100 * optimum(data_of(tables), tables["protocol"]["l2"])[1]
