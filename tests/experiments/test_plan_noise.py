@@ -9,6 +9,7 @@ from colonnade.cli.main import app
 from colonnade.config.resolve import load_partition
 from colonnade.config.schema import apply_overrides, from_dict
 from colonnade.data import Partition
+from colonnade.experiments.dry_run import Part
 from colonnade.experiments.plan_noise import Asked, plan_noise
 from colonnade.experiments.run import prepare
 from colonnade.privacy.gaussian import epsilon_of, mu_for
@@ -39,6 +40,12 @@ def test_no_plan_for_records_that_chance_draws(privacy, data):
     config = from_dict(SLOW | {"protocol": {"name": name}, "privacy": privacy, "train": train})
     with pytest.raises(ConfigError, match="train.sampling = 'iid': chance decides how often a record is drawn"):
         plan_noise(config, data, Asked(epsilon=10.0, speeds="clock"), lambda done: None)
+
+
+def test_a_warm_up_may_be_longer_than_what_is_counted(data):
+    train = SLOW["train"] | {"epochs": 10.0, "warm_up": "5 epochs"}
+    part = Part.of(from_dict(SLOW | {"train": train, "privacy": {}}), data, 20)
+    assert part.more > 0 and prepare(part.config, data).federation.training.rule.warm_up == 0
 
 
 CASES = [

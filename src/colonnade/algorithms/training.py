@@ -48,7 +48,7 @@ class StepRule:
     warm_up: int = 0  # updates: the first ones have 1/n, 2/n, … of the rule's rate
 
     def rate(self, base: float, k: int) -> float:
-        """Return η_k, which is above 0 if the base is."""
+        """Return η_k."""
         rate = self._ruled(base, k)
         return rate * (k + 1) / self.warm_up if k < self.warm_up else rate
 

@@ -195,7 +195,10 @@ class Part:
         if limit.amount <= longest.amount:
             return cls(config, 0.0, training, config, updates)
         every = f"{longest.amount / LOOKS:.9g} {limit.unit}"
-        train = msgspec.structs.replace(config.train, eval_every=every, patience=0, **_limits(longest))
+        # Rates count nothing here, and a warm-up may be longer than the part.
+        train = msgspec.structs.replace(
+            config.train, eval_every=every, patience=0, warm_up=None, **_limits(longest)
+        )  # fmt: skip
         short = msgspec.structs.replace(config, train=train)
         return cls(short, limit.amount / longest.amount - 1, training, config, updates)
 
