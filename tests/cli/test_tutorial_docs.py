@@ -17,6 +17,8 @@ from typer.testing import CliRunner
 
 from colonnade.cli.main import app
 
+from ..starting import Popen
+
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "tutorial.md").read_text(encoding="utf-8")
 BLOCKS = "\n".join(re.findall(r"```console\n(.*?)```", PAGE, re.DOTALL))
@@ -76,8 +78,8 @@ class Typist:
     def start(self, folder, command):
         log = self.home / f"{len(self.running)}.log"
         with log.open("wb") as file:
-            words = ["bash", "-c", f"exec {command}"]
-            process = subprocess.Popen(words, cwd=folder, env=self.environment, stdout=file, stderr=file)
+            words = [sys.executable, "-m", *shlex.split(command)]
+            process = Popen(words, cwd=folder, env=self.environment, stdout=file, stderr=file)
         self.running.append((folder, process, log))
         return ""
 
