@@ -9,6 +9,7 @@ What an interpreter reads only when it starts is the starter's: PYTHONHASHSEED, 
 A test of these, or of the start itself, uses `subprocess`. So do all tests where the system is not Linux.
 """
 
+import asyncio
 import atexit
 import gc
 import importlib
@@ -104,7 +105,7 @@ class Forked(subprocess.Popen):  # type: ignore[type-arg]
         )
         question = {
             "words": words[1:],
-            "folder": os.fspath(asked["cwd"] or Path.cwd()),
+            "folder": str(Path.cwd() / (asked["cwd"] or "")),
             "environment": environment,
             "session": asked["start_new_session"],
         }
@@ -149,6 +150,34 @@ def run(
     if check and process.returncode:
         raise subprocess.CalledProcessError(process.returncode, command, out, err)
     return subprocess.CompletedProcess(command, process.returncode, out, err)
+
+
+class Member:
+    """A forked process with the part of `asyncio.subprocess.Process` that `up` and `align` use."""
+
+    def __init__(self, process: "subprocess.Popen[bytes]") -> None:
+        self._process, self.pid = process, process.pid
+        self.send_signal, self.kill = process.send_signal, process.kill
+
+    @property
+    def returncode(self) -> int | None:
+        return self._process.poll()
+
+    async def wait(self) -> int:
+        while (code := self.returncode) is None:
+            await asyncio.sleep(0.01)
+        return code
+
+
+async def fork_member(*words: str, **more: Any) -> Member:
+    """In place of `asyncio.create_subprocess_exec`: members of `up` and `align` that run inside the test's process.
+
+    A member ends with its parent, which is the starter.
+    """
+    command = list(words)
+    if LINUX and "--parent" in command:
+        command[command.index("--parent") + 1] = str(starter().pid)
+    return Member(Popen(command, **more))
 
 
 class Command:
