@@ -97,8 +97,9 @@ class Forked(subprocess.Popen):  # type: ignore[type-arg]
         asked = inspect.signature(subprocess.Popen._execute_child).bind(self, *given).arguments  # type: ignore[attr-defined]
         words, environment = list(map(os.fspath, asked["args"])), dict(asked["env"] or os.environ)
         assert words[0] == sys.executable, f"{words[0]} is not this Python: use subprocess"
-        for name, value in starter().settings.items():
-            assert environment.get(name, value) == value, f"{name} acts only at a true start: use subprocess"
+        for name in environment.keys() & set(AT_START):
+            same = environment[name] == starter().settings.get(name)
+            assert same, f"{name} acts only at a true start: use subprocess"
         files = tuple(
             standard if file == -1 else file
             for standard, file in enumerate((asked["p2cread"], asked["c2pwrite"], asked["errwrite"]))
