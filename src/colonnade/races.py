@@ -25,7 +25,7 @@ __all__ = ["Comparison", "Sweep", "compare", "sweep"]
 Protocols = str | Sequence[str] | Mapping[str, str | Mapping[str, Any]]
 
 _OF_MODEL = {"embedding": "model.embedding", "aggregate": "model.aggregate", "device": "model.device"}
-_OF_MODEL |= {"party_model": "model.party", "server_model": "model.server"}
+_OF_MODEL |= {"precision": "model.precision", "party_model": "model.party", "server_model": "model.server"}
 _COLUMNS = {"MB": "megabytes", "clock s": "clock_s"}  # title of a ranking's column → name in a DataFrame
 _OF_RUN = [
     "status", "metric", "value", "loss", "validation_value", "validation_loss", "time_to_target_s", "updates", "epochs",

@@ -35,12 +35,16 @@ def test_honest_members_survive_a_liar(name):
     ("name", "seed"),
     [
         ("afsaga", 37),  # its part of the last evaluation
+        ("afsaga", 894),  # other members for each party: one moved again and again while it made a term
         ("afsgd", 198),  # a term over former members was an obstacle for ever
         ("afsvrg", 124),  # jobs that never end, by the server's word
+        ("afsvrg", 1098),  # silence: it was given up, and the others got no time to go on
         ("synsqn-saga", 37),  # its part of a round's sum
         ("synsqn-saga", 63),  # false numbers
         ("synsqn-sgd", 38),  # a round's result, for one party
         ("synsqn-svrg", 179),
+        ("synsqn-svrg", 519),  # a round's result twice, the second time at a barrier
+        ("synsqn-svrg", 3460),  # false numbers, and no Hello since: the error did not name it
     ],
 )
 def test_honest_members_survive_a_liar_among_parties_that_sum(name, seed):
@@ -54,8 +58,17 @@ def test_honest_members_survive_a_liar_among_parties_that_sum(name, seed):
         ("fedvs", 77),  # the server sends two parties different orders
         ("fedvs", 102),  # shares before any exchange
         ("fedvs", 295),  # a party spoils attempt after attempt, and the deadline doubles each time
+        ("fedvs", 904),  # the server asks for a batch far ahead, and every later sum was compared with it for seconds
+        ("fedvs", 940),  # a party has another one left out, and then keeps its shares to itself
+        ("fedvs", 1758),  # the server lets a party lack its own model, so that it asked itself
+        ("fedvs", 2405),  # a party promises an answer in every attempt, and sends none
+        ("fedvs", 2631),  # a party names a blinding that the options do not have
+        ("fedvs", 2712),  # a party shares two versions of its model, and does not answer
+        ("fedvs", 3536),  # the server orders an exchange over an absurd batch
+        ("fedvs", 3576),  # a party holds its blinding back, so that honest ones owe their reports
         ("ignore", 202),  # embeddings of a round far ahead
         ("t-sync", 281),  # an absurd number of a request
+        ("wait-dp", 336),  # the server evaluates before the parties have started
     ],
 )
 def test_honest_members_survive_this_lie(name, seed):

@@ -10,7 +10,10 @@ from colonnade.algorithms.asysqn.disputes import Disputes
 from colonnade.algorithms.asysqn.messages import (
     Ask,
     BeginTraining,
+    FullPass,
+    Held,
     Hello,
+    Hold,
     Judged,
     Late,
     Masked,
@@ -216,6 +219,22 @@ def test_margins_of_a_round_count_only_from_its_initiator():
         parties.tell("party-2", Received(sender, Totals(0, 1, np.array([value]))))
     parties.tell("party-2", Received("server", Round(1, 0)))
     assert role.state.stepping.theta.tolist() == [0.25]
+
+
+def test_a_round_has_one_step_whatever_its_initiator_sends():
+    """A second step could run when the snapshot's margins arrive: the party would drop them, and rest for ever."""
+    role = four(SynSvrgOptions(l2=0.1)).roles["party-2"]
+    (full,) = role.handle(Received("server", BeginTraining(2.0, [0, 1, 2, 3])), 0)
+    role.handle(WorkDone(full.token, role.compute(full.job)), 0)
+    role.handle(Received("server", Round(1, 0)), 0)
+    (work,) = role.handle(Received("party-1", Totals(0, 1, np.zeros(1))), 0)
+    role.handle(WorkDone(work.token, role.compute(work.job)), 0)
+    assert role.handle(Received("server", Hold(1)), 0) == [Send("server", Held(1))]
+    assert role.handle(Received("party-1", Totals(0, 1, np.ones(1))), 0) == [] and role.estimator.steps == 1
+    (snapshot,) = role.handle(Received("party-3", Totals(1, 0, np.zeros(2))), 0)
+    assert isinstance(snapshot.job, FullPass) and role.state.dropped == 1
+    role.handle(Received("server", Round(2, 0)), 0)
+    assert role.handle(Received("party-1", Totals(0, 2, np.zeros(1))), 0), "the next round"
 
 
 def test_a_party_that_is_not_believed_stops_asking():

@@ -23,9 +23,10 @@ from colonnade.algorithms.asysqn.messages import (
     Masked,
     Masks,
     Members,
+    Step,
     Stepped,
 )
-from colonnade.algorithms.asysqn.party import Party
+from colonnade.algorithms.asysqn.party import Batch, Party
 from colonnade.algorithms.evaluation import Scores
 from colonnade.config.resolve import federation
 from colonnade.config.schema import from_dict
@@ -228,7 +229,7 @@ def test_the_same_in_a_simulation_with_losses(method, records, simulate):
     faults = []
     for party in range(2, PARTIES + 1):
         for at_s in sorted(draw.uniform(0.05, 0.8) for _ in range(2)):
-            kind, until_s = draw.choice(["crash", "offline"]), at_s + draw.uniform(0.02, 0.1)
+            kind, until_s = draw.choice(["crash", "offline"]), at_s + draw.uniform(0.05, 0.15)
             if not any(f["party"] == f"party-{party}" and f["until_s"] >= at_s for f in faults):
                 faults.append({"party": f"party-{party}", "kind": kind, "at_s": at_s, "until_s": until_s})
     clock = {"compute": {"kind": "exponential", "mean_s": 0.005}, "faults": faults, "lost_after_s": 0.004}
@@ -340,6 +341,21 @@ def test_the_same_rows_are_contributed_over_other_parties_only_after_a_step():
     role.estimator.state.w = role.estimator.w / 2
     effects = role.handle(Received("server", Members([0, 1, 2])), 0)
     assert len([effect for effect in effects if isinstance(effect, Work)]) == 2 and not role.state.held
+
+
+def test_a_party_does_not_move_in_vain_while_a_term_is_made():
+    """The term may be of the weights before or after a move, so its rows stay in the way until its job is done."""
+    role = Asked().others[0]
+    role.state.begun, role.state.newest = True, Batch(0, np.zeros(9))
+    (term,) = role.handle(Received("party-1", Ask(1, [0, 1, 2, 3], False, ROWS)), 0)
+    role.handle(Received("server", Members([0, 1, 2])), 0)
+    role.handle(Received("party-1", Ask(2, [0, 1, 2], False, ROWS)), 0)
+    assert role.state.held and not role.state.moves
+    role.handle(WorkDone(term.token, role.compute(term.job)), 0)
+    assert role.state.moves == 1
+    role.handle(WorkDone(role.state.lane, role.compute(Step(np.arange(9), np.zeros(9)))), 0)
+    assert not role.state.held and role.state.moves == 1
+    role.validate()
 
 
 def test_an_evaluation_over_other_parties_with_the_same_weights_is_declined():

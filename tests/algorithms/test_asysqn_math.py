@@ -10,7 +10,7 @@ from hypothesis.extra.numpy import arrays
 from scipy import sparse
 from sklearn.linear_model import LogisticRegression, Ridge
 
-from colonnade.algorithms.asysqn.losses import LOSSES, penalty, probability
+from colonnade.algorithms.asysqn.losses import LOSSES, huber, penalty, probability
 from colonnade.algorithms.asysqn.padding import padded
 from colonnade.algorithms.asysqn.quasi_newton import Memory, curvature
 from colonnade.protocol.state import pack, unpack
@@ -71,6 +71,16 @@ def test_two_loops_are_the_dense_updates(pairs_of, count):
 def test_the_pairs_above_are_damped_and_undamped():
     assert any(damped(s, y, 0.1)[2] for s, y in stale_pairs(13, 7, 13))
     assert any(not damped(s, y, 0.1)[2] for s, y in convex_pairs(13, 7, 13))
+
+
+def test_hubers_loss_by_hand():
+    """δ = 1, residuals ½, −3 and 1: squares up to δ, straight lines beyond."""
+    loss, theta, y = huber(1.0), np.array([1.5, -2.0, 3.0]), np.array([1.0, 1.0, 2.0])
+    np.testing.assert_allclose(loss.value(theta, y), [0.125, 2.5, 0.5])
+    np.testing.assert_allclose(loss.derivative(theta, y), [0.5, -1.0, 1.0])
+    np.testing.assert_allclose(loss.second_derivative(theta, y), [1.0, 0.0, 1.0])
+    assert loss.constant(np.array([0.0, 1.0, 100.0])) == pytest.approx(1.0)  # slopes 1, 0 and −1
+    assert huber(1e6).constant(np.array([0.0, 1.0, 100.0])) == pytest.approx(101 / 3), "all squares: the mean"
 
 
 def test_one_step_by_hand():

@@ -3,13 +3,14 @@
 import numpy as np
 import pytest
 from scipy import sparse
+from scipy.optimize import minimize
 from sklearn.base import clone
 from sklearn.exceptions import NotFittedError
 from sklearn.linear_model import LogisticRegression, Ridge
 from sklearn.metrics import log_loss
 
 import colonnade
-from colonnade.algorithms.asysqn.losses import LOSSES, penalty
+from colonnade.algorithms.asysqn.losses import LOSSES, huber, penalty
 from colonnade.linear import AsySQNClassifier, AsySQNRegressor
 from colonnade.protocol.errors import ConfigError, DataError
 
@@ -63,6 +64,29 @@ def test_ridge(table):
     np.testing.assert_allclose(np.concatenate(model.coef_), best.coef_, atol=1e-4)
     assert model.intercept_ == pytest.approx(best.intercept_, abs=1e-4)
     assert model.score(parts_of(x, 4), y) == pytest.approx(best.score(x, y), abs=1e-6)
+
+
+@pytest.mark.parametrize("name", ["asysqn-saga", "synsqn-svrg", "afsvrg"])
+def test_huber(name, table, simulate):
+    x, _, y = table
+    y = y.copy()
+    y[::17] += 40.0  # outliers, which Huber's loss resists
+    data = colonnade.split(colonnade.from_arrays(x, y), parties=3, scale="none", validation_fraction=0)
+    protocol = {"name": name, "loss": "huber", "huber_delta": 0.2, "l2": L2}
+    train = {"epochs": 40, "batch_size": 100, "eval_every": "20 epochs"}
+    run = simulate({"protocol": protocol, "train": train}, data=data)
+    rows, labels = np.hstack(data.train), np.asarray(data.y_train, np.float64)
+    loss = huber(0.2 * labels.std())
+
+    def cost(point):
+        return float(loss.value(rows @ point[:-1] + point[-1], labels).mean()) + penalty(point[:-1], L2)
+
+    best = minimize(cost, np.zeros(10), method="L-BFGS-B", options={"maxiter": 1000, "ftol": 1e-14})
+    weights = np.concatenate([party.trained()[party.name]["weight"] for party in run.parties])
+    found = cost(np.append(weights, run.parties[0].trained()["party-1"]["bias"][0]))
+    assert found <= best.fun * (1 + 1e-4)
+    ridge = Ridge(alpha=len(labels) * L2).fit(rows, labels)
+    assert cost(np.append(ridge.coef_, ridge.intercept_)) > best.fun * 1.05, "another loss has another optimum"
 
 
 def test_least_squares_svm_is_ridge_on_the_signs(table):

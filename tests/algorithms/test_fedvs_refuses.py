@@ -158,6 +158,8 @@ def test_model_shares(world):
         (ModelShare(*ahead, 1, too_large(terms, width), elements(places, width)), "outside the field"),
         (ModelShare(*ahead, 1, elements(terms, width), too_large(places, width)), "outside the field"),
         (ModelShare(*ahead, 1, elements(terms, width), elements(places, width + 1)), "a blinding share of shape"),
+        (ModelShare(*ahead, 2**48, elements(terms, width), elements(places, width)), "version 281474976710656, mark 0"),
+        (ModelShare(*ahead, 1, elements(terms, width), elements(places, width), mark=1), "of version 1, mark 1"),
         (ModelShare(-1, 0, 1, elements(terms, width), elements(places, width)), "a model share of round -1"),
     ]
     same = unchanged(party)
@@ -179,6 +181,7 @@ def test_data_shares(world):
         (DataShare(version, 0, elements(length + 1, terms)), "coded data of shape"),
         (DataShare(version, -1, elements(2, terms)), "coded data of shape|before the preceding places"),
         (DataShare(version + 1, 5, elements(2, terms)), "before the preceding places"),
+        (DataShare(2**48, 0, elements(2, terms)), "version 281474976710656"),
         (DataShare(version, 0, too_large(2, terms)), "outside the field"),
         (DataShare(version, 0, elements(2)), "coded data of shape"),
         (DataShare(version + 1, 0, elements(2, terms + 1)), "columns, expected .* as before"),
@@ -219,9 +222,16 @@ def test_orders(world):
         (ShareModels(round, attempt + 1, [0, 1], 8), "an impossible exchange"),
         (ShareModels(round, attempt + 1, [1, 2, 3], 8), "an impossible exchange"),
         (ShareModels(round, attempt + 1, [0, 1, 9], 8), "an impossible exchange"),
+        (
+            ShareModels(round, attempt + 1, [0, 1, 2, 3, 4], world.server.walk.places, position=0),
+            "an impossible exchange",
+        ),
+        (Sum(round, attempt, 2**31, [0, 1, 2, 3, 4], versions), "a sum at 2147483648, where there are no rows"),
         (Sum(round, attempt, position, [0, 1], versions[:2]), "must name 3 or more parties, each once"),
         (Sum(round, attempt, position, [0, 1, 1], versions[:3]), "each once"),
         (Gradient(round, 0, 0, [0, 1, 2], np.zeros((3, 4), np.float32)), "gradient of shape"),
+        (Gradient(round, 0, 2**31, [0, 1, 2], np.zeros((32, 4), np.float32)), "a gradient of batch 2147483648"),
+        (Gradient(round, -1, 0, [0, 1, 2], np.zeros((32, 4), np.float32)), "a gradient of batch 0, update -1"),
         (Gradient(round, 0, 0, [0, 1, 2], np.full((32, 4), np.nan, np.float32)), "not finite"),
     ]
     same = unchanged(party)
@@ -229,7 +239,7 @@ def test_orders(world):
         with pytest.raises(RemoteProtocolError, match=f"server: .*{words}"):
             party.handle(Received("server", message), 0)
     with pytest.raises(RemoteProtocolError, match="party-3: party-1 does not expect a Sum"):
-        party.handle(Received("party-3", wrong[3][0]), 0)
+        party.handle(Received("party-3", wrong[4][0]), 0)
     assert same()
 
 

@@ -22,10 +22,44 @@ CASES = {
         {"party": "mlp:8", "embedding": 3, "server": "linear", "aggregate": "sum"},
         {"optimiser": "adam", "learning_rate": 0.01},
     ),
+    "l1": (
+        "diabetes",
+        {"party": "mlp:8", "embedding": 3, "server": "linear"},
+        {"loss": "l1", "learning_rate": 0.1},
+    ),
+    "huber": (
+        "diabetes",
+        {"party": "mlp:8", "embedding": 3, "server": "linear"},
+        {"loss": "huber", "huber_delta": 0.5, "learning_rate": 0.1},
+    ),
     "max": (
         "digits",
         {"party": "linear", "embedding": 10, "server": "none", "aggregate": "max"},
         {"learning_rate": 0.1, "step_rule": "inverse", "step_offset": 5.0},
+    ),
+    "cosine": (
+        "digits",
+        {"party": "dense", "embedding": 6, "server": "linear"},
+        {"learning_rate": 0.2, "step_rule": "cosine", "warm_up": 4},
+    ),
+    "step": (
+        "breast-cancer",
+        {"party": "dense", "embedding": 4, "server": "linear"},
+        {"optimiser": "adam", "learning_rate": 0.02, "step_rule": "step", "step_every": 3, "step_factor": 0.5},
+    ),
+    "server l2": (
+        "digits",
+        {"party": "dense", "embedding": 6, "server": "mlp:8"},
+        {
+            "learning_rate": 0.3,
+            "server_regulariser": {"kind": "l2", "weight": 0.05},
+            "regulariser": {"kind": "l2", "weight": 0.01},
+        },
+    ),
+    "short": (
+        "digits",
+        {"party": "dense", "embedding": 6, "server": "linear"},
+        {"learning_rate": 0.3, "max_gradient_norm": {"server": 0.2, "party": [0.05, 0.1, 0.15]}},
     ),
     "l2": (
         "breast-cancer",
@@ -61,6 +95,26 @@ def trainable(reader):
     return copy.deepcopy(reader).requires_grad_(True).train()
 
 
+def error(train):
+    match train.get("loss"):
+        case "l1":
+            return nn.L1Loss()
+        case "huber":
+            return nn.HuberLoss(delta=train["huber_delta"])
+    return nn.MSELoss()
+
+
+def share_of_rate(train, k):
+    match train.get("step_rule"):
+        case "inverse":
+            return train["step_offset"] / (k + train["step_offset"])
+        case "step":
+            return train["step_factor"] ** (k // train["step_every"])
+        case "cosine":
+            return min(1, (k + 1) / train["warm_up"]) * (1 + np.cos(np.pi * k / STEPS)) / 2
+    return 1
+
+
 def plain_torch(roles, data, model, train, batches):
     """A hand-written loop; from Colonnade it takes only the initial weights and the rows of each batch."""
     joint = Joint(
@@ -79,7 +133,7 @@ def plain_torch(roles, data, model, train, batches):
     optimiser = kind(groups, **({"momentum": 0.9} if train.get("optimiser") == "momentum" else {}))
     first_rates = [group["lr"] for group in optimiser.param_groups]
     y = torch.from_numpy(np.asarray(data.y_train))
-    losses = []
+    losses, shortened = [], []
     for k, rows in enumerate(batches):
         index = torch.from_numpy(rows.astype(np.int64))
         output = joint([torch.from_numpy(block)[index] for block in data.train])
@@ -88,17 +142,23 @@ def plain_torch(roles, data, model, train, batches):
         elif data.task.kind == "binary":
             loss = nn.functional.binary_cross_entropy_with_logits(output[:, 0], y[index].float())
         else:
-            loss = nn.functional.mse_loss(output[:, 0], (y[index] - y.mean()) / y.std(correction=0))
+            loss = error(train)(output[:, 0], (y[index] - y.mean()) / y.std(correction=0))
         losses.append(loss.item())
         if "regulariser" in train:
             loss = loss + train["regulariser"]["weight"] / 2 * sum((p**2).sum() for p in joint.parts.parameters())
-        if train.get("step_rule") == "inverse":
-            offset = train["step_offset"]
-            for group, first in zip(optimiser.param_groups, first_rates, strict=True):
-                group["lr"] = first * offset / (k + offset)
+        if "server_regulariser" in train:
+            weight = train["server_regulariser"]["weight"]
+            loss = loss + weight / 2 * sum((p**2).sum() for p in joint.top.parameters())
+        for group, first in zip(optimiser.param_groups, first_rates, strict=True):
+            group["lr"] = first * share_of_rate(train, k)
         optimiser.zero_grad()
         loss.backward()
+        if norms := train.get("max_gradient_norm"):
+            for part, norm in zip([joint.top, *joint.parts], [norms["server"], *norms["party"]], strict=True):
+                total = nn.utils.clip_grad_norm_(part.parameters(), norm)
+                shortened.append(total.item() > norm)
         optimiser.step()
+    assert not shortened or (any(shortened) and not all(shortened))
     return losses, joint
 
 

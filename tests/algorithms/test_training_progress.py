@@ -19,6 +19,18 @@ def training(limit, eval_every, rows=10, parties=2):
                     StepRule(), limit, eval_every, "accuracy")  # fmt: skip
 
 
+def test_steps_cosine_and_warm_up_by_hand():
+    steps = StepRule("step", factor=0.1, every=3)
+    assert [steps.rate(2.0, k) for k in (0, 2, 3, 5, 6)] == pytest.approx([2.0, 2.0, 0.2, 0.2, 0.02])
+    wave = StepRule("cosine", K=4)
+    half = sqrt(0.5)
+    expected = [2.0, 1 + half, 1.0, 1 - half, 1 - half, 1 - half]  # 1 + cos(πk/4), and never 0
+    assert [wave.rate(2.0, k) for k in range(6)] == pytest.approx(expected)
+    warm = StepRule("step", factor=0.5, every=3, warm_up=4)
+    assert [warm.rate(8.0, k) for k in range(6)] == pytest.approx([2.0, 4.0, 6.0, 4.0, 4.0, 4.0])
+    assert [StepRule(warm_up=2).rate(1.0, k) for k in range(3)] == [0.5, 1.0, 1.0]
+
+
 def test_step_rules():
     assert [StepRule().rate(0.5, k) for k in (0, 100)] == [0.5, 0.5]
     assert [StepRule("inverse-sqrt", K=100).rate(0.5, k) for k in (0, 99)] == [0.5 / sqrt(100)] * 2

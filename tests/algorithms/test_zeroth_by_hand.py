@@ -124,6 +124,46 @@ def test_the_sphere_scales_by_the_dimension(tiny, regression):
 
 
 @BOTH
+def test_central_differences_and_a_mu_for_each_party(made, distribution):
+    """ℓ is a square, so a central difference is exact however large μ is; a forward one is off by μ²u²ℓ″/2."""
+    mus = [0.5, 0.01]
+    options = CascadedOptions(
+        table="zeros", directions=2, distribution=distribution, difference="central", smoothing=mus, min_batch=1
+    )
+    run, table, a, w = made(options), np.zeros((3, 2)), A, list(W)
+    for m, mu in enumerate(mus):
+        upload = probe_of(run, m)
+        rows, x = upload.rows, np.array(X[m])[upload.rows]
+        u = drawn(run.parties[m], options)[:, 0]
+        moved = [(w[m] + mu * one) * x for one in (*u, *-u)]
+        np.testing.assert_allclose(upload.perturbed[:, :, 0], moved, rtol=1e-5)
+        table[rows, m] = w[m] * x
+        s, y = table[rows].sum(1), Y[rows]
+        hats = [loss(a, s - w[m] * x + c, y) for c in moved]
+        _, reply = step_of_server(run, m, upload)
+        np.testing.assert_allclose(reply.values, [loss(a, s, y), *hats], rtol=1e-5)
+        exact = float(np.mean(2 * (a * s - y) * a * x))  # ∂ℓ/∂w_m
+        a -= ETA_0 * slope(a, s, y)
+        take(run, m, reply)
+        w[m] -= ETA * float(np.mean(exact * u * u))
+        assert weight(run.parties[m]) == pytest.approx(w[m], rel=1e-4)
+
+
+@pytest.mark.parametrize(("given", "mu"), [(MU, MU), ([0.3, 0.4], 1e-3)])
+def test_a_server_that_estimates_has_central_differences_too(made, given, mu):
+    options = ZooOptions(table="zeros", difference="central", smoothing=given, server_directions=2, min_batch=1)
+    run = made(options)
+    upload = probe_of(run, 0)
+    s, y = np.array(X[0])[upload.rows] * W[0], Y[upload.rows]
+    u = directions(run.server.secret.seed("server", 1), 2, 1, "gaussian").astype(float)[:, 0]
+    step_of_server(run, 0, upload)
+    differences = [(loss(A + mu * one, s, y) - loss(A - mu * one, s, y)) / 2 for one in u]
+    assert weight(run.server) == pytest.approx(A - ETA_0 * np.mean(np.array(differences) / mu * u), rel=1e-5)
+    own = ZooOptions(table="zeros", smoothing=given, server_smoothing=0.7)
+    assert own.mu_of(None) == 0.7 and options.mu_of(None) == mu
+
+
+@BOTH
 def test_a_second_step_moves_on_from_the_new_weight_with_new_directions(made, distribution):
     options = CascadedOptions(table="zeros", distribution=distribution, directions=2, **FREE)
     run = made(options, 1, batch=3)

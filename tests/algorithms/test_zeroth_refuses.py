@@ -37,6 +37,33 @@ def test_smoothing_is_above_zero(method, smoothing, roles):
 
 
 @pytest.mark.parametrize("method", LEARNERS)
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"smoothing": [0.1]}, r"protocol\.smoothing = \[0\.1\]: a list needs one value for each of \d parties"),
+        ({"smoothing": [0.1, 0.1, 0.0]}, r"protocol\.smoothing = \[0\.1, 0\.1, 0\.0\]: must be above 0"),
+        ({"smoothing": [1, 1e-9, 1]}, r"protocol\.smoothing = 1e-09: too small for the \d+ parameters of party-2"),
+        ({"difference": "backward"}, r"protocol\.difference = 'backward': use one of 'forward', 'central'"),
+        ({"difference": "central", "directions": 33}, r"protocol\.directions = 33: must be between 1 and 32"),
+    ],
+)
+def test_differences_and_a_mu_for_each_party_that_cannot_be(method, options, message, roles):
+    with pytest.raises(ConfigError, match=message):
+        roles(method, **options)
+
+
+def test_the_servers_own_mu_is_above_zero(roles):
+    with pytest.raises(ConfigError, match=r"protocol\.server_smoothing = 0\.0: must be above 0"):
+        roles("zoo", server_smoothing=0.0)
+    with pytest.raises(
+        ConfigError, match=r"protocol\.server_smoothing = 1e-09: too small for the \d+ parameters of se"
+    ):
+        roles("zoo", server_smoothing=1e-9)
+    with pytest.raises(ConfigError, match=r"protocol\.server_smoothing = .*cascaded: unknown key"):
+        roles("cascaded", server_smoothing=0.1)
+
+
+@pytest.mark.parametrize("method", LEARNERS)
 @pytest.mark.parametrize("distribution", ["gaussian", "sphere"])
 def test_smoothing_that_rounding_swallows_says_which_would_do(method, distribution, roles):
     with pytest.raises(
@@ -150,6 +177,15 @@ def test_bad_losses_name_the_server_and_change_nothing(values, update, uploaded)
         uploaded.handle(Received("server", Losses(0, update, values)), 0)
     assert state.pack(uploaded.save()) == before
     assert uploaded.handle(Received("server", Losses(0, 0, np.ones(3))), 0), "good ones are still accepted"
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("size", [1e37, 1.7e308])
+def test_losses_beyond_float32_lead_to_no_warning_and_the_party_stops(size, uploaded):
+    (work,) = uploaded.handle(Received("server", Losses(0, 0, np.array([size, -size, 0.0]))), 0)
+    (step,) = uploaded.handle(WorkDone(work.token, uploaded.compute(work.job)), 0)
+    with pytest.raises(TrainingDiverged, match="^party-1: its embeddings have left"):
+        uploaded.handle(WorkDone(step.token, uploaded.compute(step.job)), 0)
 
 
 def test_losses_of_another_step_are_dropped(uploaded):

@@ -47,6 +47,7 @@ def up(run):
     [
         ("cascaded", {"directions": 3, "max_delay": 4}),
         ("cascaded", {"directions": 3, "t": 2, "distribution": "sphere"}),
+        ("cascaded", {"directions": 3, "difference": "central"}),
         ("zoo", {"directions": 3}),
         ("syn-zoo", {"directions": 3}),
         ("frozen", {}),
@@ -58,7 +59,7 @@ def test_only_scalars_go_down(method, options, simulate):
     assert {type(message) for message in messages} <= {Losses, FreshRequest, Skip, EvaluationRequest}
     losses = [message for message in messages if isinstance(message, Losses)]
     assert len(losses) > 50
-    scalars = 1 + options.get("directions", 0)
+    scalars = 1 + options.get("directions", 0) * (2 if "difference" in options else 1)
     for message in losses:
         (values,) = arrays(message)
         assert values.shape == (scalars,) and values.dtype == np.float64 and np.isfinite(values).all()
@@ -231,6 +232,13 @@ def test_other_directions_than_agreed(perturbed, served):
         probe(range(8), perturbed=perturbed),
         r"party-1: perturbed embeddings of .*expected \(1, 8, 5\) float32",
     )
+
+
+@pytest.mark.parametrize("count", [1, 3])
+def test_as_many_as_central_differences_need(count, served):
+    perturbed = np.ones((count, 8, 5), np.float32)
+    server = served(difference="central")
+    refused(server, probe(range(8), perturbed=perturbed), r"perturbed embeddings of .*expected \(2, 8, 5\) float32")
 
 
 @pytest.mark.parametrize("method", METHODS)

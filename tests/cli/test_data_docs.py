@@ -44,6 +44,8 @@ def made_up_files(folder):
     bank.write_csv(folder / "bank.csv")
     bank.drop("nr").write_parquet(folder / "bank.parquet")
     np.savez(folder / "bank.npz", x=x, y=y)
+    texts = [f"offer {i} now" if label else f"meeting at {i}" for i, label in enumerate(y)]
+    polars.DataFrame({"subject": texts, "body": texts[::-1], "kind": y}).write_csv(folder / "mail.csv")
     np.savez(folder / "two.npz", x_bank=x[:, :2], x_shop=x[:, 2:], y=y)
     lines = "".join(f"{2 * label - 1} 1:{row[0]:.3f} 3:{row[1]:.3f}\n" for row, label in zip(x, y, strict=True))
     with gzip.open(folder / "rows.svm.gz", "wt") as file:
@@ -61,11 +63,11 @@ def made_up_files(folder):
 BLOCKS = re.sub(r"\\\n *", "", PAGE)
 RUNS = re.findall(r"(?:^    |\| `)colonnade (run --set data.source=[^`|\n]*)", BLOCKS, re.MULTILINE)
 # Files that their owners publish: the repository does not have them.
-PUBLISHED = ("mnist", "a9a --set data.dir", "mfeat", "physionet2012", "adult.data")
+PUBLISHED = ("mnist", "cifar10", "a9a --set data.dir", "mfeat", "physionet2012", "adult.data")
 
 
 def test_the_page_has_these_commands():
-    assert len(RUNS) == 13 and sum(f"data.source={name}" in run for run in RUNS for name in PUBLISHED) == 5
+    assert len(RUNS) == 17 and sum(f"data.source={name}" in run for run in RUNS for name in PUBLISHED) == 6
 
 
 @pytest.fixture(scope="module")

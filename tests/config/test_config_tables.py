@@ -154,6 +154,7 @@ def test_every_default_is_written_out():
     )
     assert written["model"] == {
         "party": "mlp:64", "embedding": 32, "server": "linear", "aggregate": "concat", "device": "cpu",
+        "precision": "fp32",
     }  # fmt: skip
 
 

@@ -51,6 +51,12 @@ def test_a_method_without_networks_keeps_its_own_step() -> None:
         "train.optimiser": "own step", "train.learning_rate": "own rate", "train.regulariser": "own penalty",
     }  # fmt: skip
     assert not changes("vafl", model=model, train=train)
+    assert changes("asysqn-sgd", train={"max_gradient_norm": 1.0}) == {"train.max_gradient_norm": "own step"}
+    penalty = {"server_regulariser": {"kind": "l2", "weight": 0.1}}
+    assert changes("asysqn-sgd", train=penalty) == {"train.server_regulariser": "own penalty"}
+    loss = {"loss": "huber", "huber_delta": 0.5}
+    assert changes("asysqn-sgd", train=loss) == {"train.loss": "own loss", "train.huber_delta": "own loss"}
+    assert not changes("vafl", train=loss)
     assert not changes("asysqn-sgd", model=model, train={"optimiser": "sgd", "learning_rate": 0.02}), "the rate is kept"
 
 

@@ -71,7 +71,9 @@ REFUSALS = [
     ({"train": {"eval_every": "-1 s"}}, "train.eval_every", "must be above 0"),
     ({"train": {"checkpoint_every": "0 epochs"}}, "train.checkpoint_every", "must be above 0"),
     ({"train": {"metric": "mae"}}, "train.metric", "a multiclass task is judged by one of: accuracy, auc"),
-    ({"train": {"metric": "f1"}}, "train.metric", "judged by one of"),
+    ({"train": {"metric": "f2"}}, "train.metric", "judged by one of"),
+    ({"train": {"also": ["f1", "mae"]}}, "train.also", "judged by one of"),
+    ({"diagnose": {"rows": -1}}, "diagnose.rows", "1 or more"),
     ({"train": {"batch_size": 0}}, "train.batch_size", "must be 1 or more rows"),
     ({"train": {"learning_rate": -0.1}}, "train.learning_rate", "must be 0 or more"),
     ({"train": {"learning_rate": float("nan")}}, "train.learning_rate", "must be 0 or more"),
@@ -90,8 +92,48 @@ REFUSALS = [
     ({"train": {"optimiser": {"name": 5}}}, "train.optimiser", "use 'sgd', 'momentum', 'adam', a class"),
     ({"train": {"optimiser": {"server": "sgd", "party": ["sgd"]}}}, "train.optimiser.party", "one entry for each of 4"),
     ({"train": {"regulariser": [{}, {}]}}, "train.regulariser", "one entry for each of 4 parties"),
-    ({"train": {"step_rule": "cosine"}}, "train.step_rule", "use 'constant', 'inverse-sqrt' or 'inverse'"),
-    ({"train": {"step_rule": "inverse-sqrt", "seconds": 3}}, "train.step_rule", "limit by updates or epochs"),
+    (
+        {"train": {"step_rule": "linear"}},
+        "train.step_rule",
+        "use one of 'constant', 'inverse-sqrt', 'inverse', 'step', 'cosine'",
+    ),
+    ({"train": {"step_rule": "cosine", "seconds": 3}}, "train.step_rule", "limit the run by updates or epochs"),
+    ({"train": {"step_rule": "step"}}, "train.step_every", "is missing: after how much training the rate falls"),
+    ({"train": {"step_rule": "step", "step_every": "2 s"}}, "train.step_every", "a rate changes with the updates"),
+    ({"train": {"step_rule": "step", "step_every": 0}}, "train.step_every", "must be above 0"),
+    (
+        {"train": {"step_rule": "step", "step_every": 5, "step_factor": 1.5}},
+        "train.step_factor",
+        "must be above 0, and at most 1",
+    ),
+    ({"train": {"step_every": 5}}, "train.step_every", "needs train.step_rule = 'step'"),
+    ({"train": {"step_rule": "cosine", "step_factor": 0.5}}, "train.step_factor", "needs train.step_rule = 'step'"),
+    ({"train": {"warm_up": "3 s"}}, "train.warm_up", "give at least 1 update, or e.g. '5 epochs'"),
+    ({"train": {"warm_up": 50, "updates": 50}}, "train.warm_up", "must be shorter than the run: 50 of 50 updates"),
+    ({"train": {"step_rule": "inverse-sqrt", "seconds": 3}}, "train.step_rule", "limit the run by updates or epochs"),
+    ({"train": {"max_gradient_norm": 0}}, "train.max_gradient_norm", "must be above 0"),
+    (
+        {"train": {"max_gradient_norm": {"party": [1.0]}}},
+        "train.max_gradient_norm.party",
+        "a list needs one entry for each of 4 parties",
+    ),
+    (
+        {
+            "train": {"max_gradient_norm": 1.0},
+            "data": {"scale": "none"},
+            "privacy": {
+                "mechanism": "output",
+                "clip": 1.0,
+                "noise": 9.0,
+                "local_updates": "dp-sgd",
+                "dp_sgd": {"clip": 1.0, "noise": 9.0},
+            },
+        },
+        "train.max_gradient_norm",
+        "privacy.dp_sgd.clip already shortens the gradient of every record",
+    ),
+    ({"train": {"loss": "l1"}}, "train.loss", "is for numbers as labels, but these labels have 10 classes"),
+    ({"train": {"huber_delta": 2}}, "train.huber_delta", "needs train.loss = 'huber'"),
     ({"train": {"step_offset": 0}}, "train.step_offset", "must be above 0"),
     ({"train": {"trace": "all"}}, "train.trace", "use 'headers' or 'full'"),
     ({"model": {"embedding": 0}}, "model.embedding", "must be 1 or more"),
@@ -168,6 +210,18 @@ def test_planned_updates_of_the_square_root_rule(resolved):
     methods = ({"name": "vafl"}, {"name": "t-sync", "t": 2}, {"name": "sync"}, {"name": "centralised"})
     planned = [rule(method, epochs=2).K for method in methods]
     assert planned == [ceil(2 * 4 * 1438 / rows) for rows in (100, 200, 400, 400)]
+
+
+def test_steps_and_warm_up_count_updates_of_the_method(resolved):
+    def rule(method, **train):
+        steps = {"step_rule": "step", "step_every": "2 epochs", "warm_up": "0.5 epochs", "batch_size": 100}
+        return resolved({"protocol": method, "train": {**steps, "epochs": 9, **train}}).training.rule
+
+    for method, rows in (({"name": "vafl"}, 100), ({"name": "t-sync", "t": 2}, 200), ({"name": "sync"}, 400)):
+        found = rule(method)
+        assert (found.every, found.warm_up) == (ceil(2 * 4 * 1438 / rows), ceil(0.5 * 4 * 1438 / rows))
+    by_updates = rule({"name": "flex"}, step_every=30, warm_up=7, step_factor=0.5)
+    assert (by_updates.every, by_updates.warm_up, by_updates.factor) == (30, 7, 0.5)
 
 
 def test_one_for_each_party(resolved):

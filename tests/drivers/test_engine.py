@@ -403,6 +403,15 @@ def test_evaluation_waits_for_an_outage_to_end_and_never_reaches_a_lost_party() 
     assert happenings(two) == []
 
 
+def test_evaluation_waits_for_the_start_of_its_receiver() -> None:
+    """`Started` is the first event of every role: it brings the key of secret draws."""
+    server = Scripted("server", at_start(Send("a", Ask("x"), evaluation=True)))
+    party = Scripted("a", at_start())
+    simulator(server, party).run()
+    words = [what for _, what in party.log]
+    assert words.index("started") < words.index("server: x")
+
+
 def test_evaluation_is_not_answered_by_a_crashed_role() -> None:
     """The server's own outage ends at 3 s, in the middle of the party's crash."""
     server = Scripted("server", at_start(SetTimer("t", S), then={"timer t": [Send("a", Ask("x"), evaluation=True)]}))

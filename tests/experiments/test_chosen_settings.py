@@ -40,7 +40,7 @@ def data() -> Partition:
 
 
 def test_no_validation_row_is_among_the_test_rows(chosen: ModuleType, data: Partition) -> None:
-    tested, held = chosen.on_test_rows(data), len(data.y_train) + data.validation
+    tested, held = data.without_validation(), len(data.y_train) + data.validation
     assert tested.validation == 0 and len(tested.y_test) == len(data.y_test) - data.validation
     assert all(np.array_equal(ours, theirs) for ours, theirs in zip(tested.train, data.train, strict=True))
     assert all(np.array_equal(ours, theirs[-len(ours) :]) for ours, theirs in zip(tested.test, data.test, strict=True))

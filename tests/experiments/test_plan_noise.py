@@ -32,11 +32,21 @@ def data() -> Partition:
     return replace(whole, train=train, test=test, y_train=whole.y_train[:160], y_test=whole.y_test[:40], validation=15)
 
 
+@pytest.mark.parametrize("privacy", [DP_SGD | {"clip": 1.0}, {"clip": 1.0, "local_updates": "answers"}])
+def test_no_plan_for_records_that_chance_draws(privacy, data):
+    name = "vafl" if "dp_sgd" in privacy else "cascaded"
+    train = SLOW["train"] | {"sampling": "iid"}
+    config = from_dict(SLOW | {"protocol": {"name": name}, "privacy": privacy, "train": train})
+    with pytest.raises(ConfigError, match="train.sampling = 'iid': chance decides how often a record is drawn"):
+        plan_noise(config, data, Asked(epsilon=10.0, speeds="clock"), lambda done: None)
+
+
 CASES = [
     ({"name": "vafl"}, {"clip": 1.0}),
     ({"name": "adaptive-flex", "A": 0.1}, {"clip": 2.0, **DP_SGD}),
     ({"name": "cascaded"}, {"clip": 1.0, "local_updates": "answers"}),
     ({"name": "t-sync", "t": 2}, {"clip": 1.0, "mechanism": "neurons"}),
+    ({"name": "cascaded", "difference": "central"}, {"clip": 1.0, "local_updates": "answers"}),
 ]
 
 

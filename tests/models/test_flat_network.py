@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import nn
 
-from colonnade.models import Network, OptimiserSpec, Regulariser
+from colonnade.models import Network, OptimiserSpec, Regulariser, ServerRegulariser
 from colonnade.models.held import Held
 from colonnade.protocol import state
 from colonnade.protocol.errors import ConfigError
@@ -217,6 +217,29 @@ def test_regulariser_gradients(kind):
     np.testing.assert_array_equal(gradient, before)  # a message's array is nobody's to change
 
 
+@pytest.mark.parametrize(("max_norm", "gradient"), [(None, [3.0, 4.0]), (10.0, [3.0, 4.0]), (1.0, [0.6, 0.8])])
+def test_a_long_gradient_is_shortened(max_norm, gradient):
+    """(3, 4) has norm 5. The regulariser counts: θ = (1, 0) with l2 = 0.5 makes it (3.5, 4), of norm √28.25."""
+    layer = nn.Linear(2, 1, bias=False)
+    with torch.no_grad():
+        layer.weight.copy_(torch.tensor([[1.0, 0.0]]))
+    network = Network(copy.deepcopy(layer), OptimiserSpec(max_norm=max_norm))
+    network.apply(np.array([3.0, 4.0], np.float32), 0.1)
+    np.testing.assert_allclose(network.theta, np.array([1.0, 0.0]) - 0.1 * np.array(gradient), rtol=1e-6)
+    network = Network(copy.deepcopy(layer), OptimiserSpec(max_norm=max_norm), Regulariser("l2", 0.5))
+    network.apply(np.array([3.0, 4.0], np.float32), 0.1)
+    length = 1.0 if max_norm == 1.0 else np.sqrt(28.25)
+    expected = np.array([1.0, 0.0]) - 0.1 * np.array([3.5, 4.0]) / np.sqrt(28.25) * length
+    np.testing.assert_allclose(network.theta, expected, rtol=1e-6)
+
+
+def test_no_gradient_is_shortened_to_no_gradient():
+    network = Network(mlp(), OptimiserSpec(max_norm=1.0))
+    before = network.vector().copy()
+    network.apply(np.zeros_like(before), 0.1)
+    np.testing.assert_array_equal(network.vector(), before)
+
+
 @pytest.mark.parametrize(
     ("settings", "key"), [({"kind": "l3"}, "kind"), ({"kind": "l2", "weight": -1.0}, "weight"),
                           ({"kind": "l2", "weight": float("nan")}, "weight")],
@@ -224,6 +247,8 @@ def test_regulariser_gradients(kind):
 def test_regulariser_refusals(settings, key):
     with pytest.raises(ConfigError, match=f"train.regulariser.{key}"):
         Regulariser(**settings)
+    with pytest.raises(ConfigError, match=f"train.server_regulariser.{key}"):
+        ServerRegulariser(**settings)
 
 
 @pytest.mark.parametrize(

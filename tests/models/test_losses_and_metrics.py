@@ -8,8 +8,16 @@ from torch import nn
 
 import colonnade
 from colonnade.data import Task
-from colonnade.models import Objective, OptimiserSpec, ServerNetwork, aggregated_width, block_of, default_metric
-from colonnade.models.metrics import METRICS, measure, require_metric
+from colonnade.models import (
+    LossSpec,
+    Objective,
+    OptimiserSpec,
+    ServerNetwork,
+    aggregated_width,
+    block_of,
+    default_metric,
+)
+from colonnade.models.metrics import METRICS, measure, require_also, require_metric
 from colonnade.models.server import aggregate
 from colonnade.protocol.errors import ConfigError, ModelError
 
@@ -52,6 +60,22 @@ def test_regression_is_standardised_by_the_training_labels_and_read_in_their_uni
     np.testing.assert_allclose(objective.predict(output), [25 + y_train.std(), 25])
 
 
+@pytest.mark.parametrize(
+    ("error", "rows"),
+    [
+        (LossSpec(), [0.25, 4.0]),
+        (LossSpec("l1"), [0.5, 2.0]),
+        (LossSpec("huber", 1.0), [0.125, 1 * (2.0 - 0.5)]),
+        (LossSpec("huber", 0.4), [0.4 * (0.5 - 0.2), 0.4 * (2.0 - 0.2)]),
+    ],
+)
+def test_losses_of_residuals_one_half_and_minus_two(error, rows):
+    objective = Objective(REGRESSION, np.array([-1.0, 1.0]), error=error)
+    output, targets = torch.tensor([[0.5], [-2.0]]), torch.zeros(2)
+    np.testing.assert_allclose(objective.row_losses(output, targets), rows, rtol=1e-6)
+    assert objective.loss(output, targets).item() == pytest.approx(sum(rows) / 2)
+
+
 def test_a_constant_target_is_not_divided_by_zero():
     assert Objective(REGRESSION, np.array([3.0, 3.0])).targets(np.array([4.0])).tolist() == [1.0]
 
@@ -79,6 +103,48 @@ def test_top5_is_scikit_learns_even_where_a_class_has_no_row():
     assert METRICS["top5"].compute(y, raw) == sk.top_k_accuracy_score(y, raw, k=5, labels=range(10))
 
 
+def test_metrics_of_skewed_classes_by_hand():
+    """Class 1 is chosen in rows 2 and 4: one true positive, one false, one missed."""
+    y, score = np.array([0, 1, 1, 0]), np.array([0.2, 0.9, 0.4, 0.6])
+    found = measure("f1", BINARY, y, np.stack([1 - score, score], 1), 0.0, ("pr-auc", "brier", "ece"))
+    assert found == {
+        "f1": 0.5,
+        "pr-auc": pytest.approx((1 / 1 + 2 / 3) / 2),  # precision at each of the two positives, from the top
+        "brier": pytest.approx((0.04 + 0.01 + 0.36 + 0.36) / 4),
+        "ece": pytest.approx((0.2 + 0.1 + 1.2) / 4),  # the two confidences of 0.6 share a bin, and both are wrong
+        "accuracy": 0.5,
+    }
+
+
+def test_metrics_of_skewed_classes_are_scikit_learns():
+    generator = np.random.default_rng(1)
+    y, raw = generator.integers(0, 3, 200), generator.random((200, 3))
+    prediction, onehot = raw / raw.sum(1, keepdims=True), np.eye(3)[y]
+    assert METRICS["f1"].compute(y, prediction) == sk.f1_score(y, prediction.argmax(1), average="macro")
+    assert METRICS["pr-auc"].compute(y, prediction) == pytest.approx(sk.average_precision_score(onehot, prediction))
+    assert METRICS["brier"].compute(y, prediction) == pytest.approx(np.square(prediction - onehot).sum(1).mean())
+    score = generator.random(2000)
+    y = score > generator.random(2000)  # well calibrated
+    pairs = np.stack([1 - score, score], 1)
+    assert METRICS["brier"].compute(y, pairs) == pytest.approx(sk.brier_score_loss(y, score))
+    assert METRICS["f1"].compute(y, pairs) == sk.f1_score(y, score > 0.5)
+    assert METRICS["ece"].compute(y, pairs) < 0.05 < METRICS["ece"].compute(y, np.round(pairs))
+
+
+def test_f1_without_a_chosen_positive_is_0_and_pr_auc_without_a_class_is_no_number():
+    y, none = np.array([0, 1]), np.array([[0.9, 0.1], [0.8, 0.2]])
+    assert METRICS["f1"].compute(y, none) == 0.0
+    assert np.isnan(METRICS["pr-auc"].compute(np.zeros(2, int), none))
+    assert METRICS["ece"].compute(np.array([0, 0]), np.array([[1.0, 0.0], [1.0, 0.0]])) == 0.0
+
+
+def test_further_metrics_that_do_not_fit_are_refused():
+    with pytest.raises(ConfigError, match="train.also = 'mae': a binary task is judged by one of"):
+        require_also(["f1", "mae"], BINARY)
+    with pytest.raises(ConfigError, match="train.also = .*names a metric twice"):
+        require_also(["f1", "f1"], BINARY)
+
+
 def test_auc_without_a_class_is_not_a_number_and_not_an_error():
     assert np.isnan(METRICS["auc"].compute(np.zeros(4, int), np.full((4, 2), 0.5)))
     assert np.isnan(METRICS["auc"].compute(np.array([0, 1]), np.full((2, 3), 1 / 3)))
@@ -87,7 +153,8 @@ def test_auc_without_a_class_is_not_a_number_and_not_an_error():
 def test_reached_knows_which_way_is_better():
     assert METRICS["accuracy"].reached(0.9, 0.9) and not METRICS["accuracy"].reached(0.89, 0.9)
     assert METRICS["top5"].reached(0.9, 0.9)
-    for name in ("mae", "rmse", "loss"):
+    assert METRICS["f1"].reached(0.9, 0.9) and METRICS["pr-auc"].reached(0.9, 0.9)
+    for name in ("mae", "rmse", "loss", "brier", "ece"):
         assert METRICS[name].reached(0.1, 0.2) and not METRICS[name].reached(0.3, 0.2)
 
 
@@ -99,7 +166,14 @@ def test_default_metrics_fit(task, name):
 
 @pytest.mark.parametrize(
     ("name", "task"),
-    [("mae", MULTI), ("accuracy", REGRESSION), ("f1", BINARY), ("top5", BINARY), ("top5", MULTI), ("top5", REGRESSION)],
+    [
+        ("mae", MULTI),
+        ("accuracy", REGRESSION),
+        ("f1", REGRESSION),
+        ("top5", BINARY),
+        ("top5", MULTI),
+        ("top5", REGRESSION),
+    ],
 )
 def test_a_metric_that_does_not_fit_is_refused(name, task):
     with pytest.raises(ConfigError, match=f"train.metric = '{name}': .*a {task.kind} task is judged by one of: "):
@@ -108,7 +182,9 @@ def test_a_metric_that_does_not_fit_is_refused(name, task):
 
 def test_the_refusal_says_what_fits():
     with pytest.raises(
-        ConfigError, match="always 1 with 3 classes; a multiclass task is judged by one of: accuracy, auc, loss$"
+        ConfigError,
+        match="always 1 with 3 classes; a multiclass task is judged by one of: accuracy, auc, brier, ece, f1, loss, "
+        "pr-auc$",
     ):
         require_metric("top5", MULTI)
     with pytest.raises(ConfigError, match="a regression task is judged by one of: loss, mae, rmse$"):
@@ -124,7 +200,19 @@ def test_measure_adds_accuracy_where_it_applies():
     assert measure("loss", REGRESSION, np.array([1.0]), np.array([3.0]), loss=0.7) == {"loss": 0.7}
 
 
-@pytest.mark.parametrize(("name", "task"), [("auc", TEN), ("top5", TEN), ("rmse", REGRESSION), ("mae", REGRESSION)])
+@pytest.mark.parametrize(
+    ("name", "task"),
+    [
+        ("auc", TEN),
+        ("top5", TEN),
+        ("f1", TEN),
+        ("pr-auc", TEN),
+        ("ece", TEN),
+        ("brier", TEN),
+        ("rmse", REGRESSION),
+        ("mae", REGRESSION),
+    ],
+)
 def test_predictions_that_are_not_finite_are_no_error(name, task):
     y, prediction = np.arange(10), np.full((10, 10) if task is TEN else 10, np.nan)
     assert np.isnan(measure(name, task, y, prediction, loss=float("nan"))[name])

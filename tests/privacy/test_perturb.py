@@ -48,6 +48,38 @@ def test_the_noise_of_every_layer_has_its_mean_deviation_and_distribution(layer,
     assert stats.kstest(noise, other.cdf).pvalue < 1e-3, "the test can tell the two apart"
 
 
+def test_every_inner_layer_may_have_its_own_noise():
+    """Layers that only pass on what they get: the sum of the first two noises reaches the last layer."""
+    layers = [nn.Linear(1, 1, bias=False) for _ in range(3)]
+    for layer in layers:
+        nn.init.ones_(layer.weight)
+    module = random_neurons(nn.Sequential(*layers), 1e6, 0.0, [0.5, 2.0], "p")
+    with torch.no_grad(), drawing(Stream(b"s" * 32)):
+        both = module(torch.zeros(20000, 1))
+    assert both.std().item() == pytest.approx(sqrt(0.5**2 + 2.0**2), rel=0.03)
+    module = random_neurons(nn.Sequential(*layers), 1e6, 0.0, [0.0, 2.0], "p")
+    with torch.no_grad(), drawing(Stream(b"s" * 32)):
+        second = module(torch.zeros(20000, 1))
+    assert second.std().item() == pytest.approx(2.0, rel=0.03)
+    assert second.abs().max().item() <= sqrt(3) * 2.0 * (1 + 1e-6), "uniform"
+
+
+def test_one_number_is_the_same_as_a_list_of_it():
+    outputs = []
+    for inner in (0.2, [0.2, 0.2]):
+        module = random_neurons(three_layers(), 1.0, 0.3, inner, "p")
+        with torch.no_grad(), drawing(Stream(b"s" * 32)):
+            outputs.append(module(torch.ones(5, 4)))
+    assert torch.equal(*outputs)
+
+
+@pytest.mark.parametrize("inner", [[0.1], [0.1, 0.1, 0.1], []])
+def test_a_list_of_another_length_is_refused(inner):
+    cause = rf"model.party of p: has 2 inner layers .*privacy.inner lists {len(inner)} deviations"
+    with pytest.raises(ModelError, match=cause):
+        random_neurons(three_layers(), 1.0, 0.3, inner, "p")
+
+
 def test_rows_are_independent_and_streams_are_told_apart():
     module = output_noise(nn.Identity(), clip=1.0, noise=1.0)
     with drawing(Stream(b"a" * 32)):

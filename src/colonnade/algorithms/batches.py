@@ -1,4 +1,7 @@
-"""Choose the rows of each batch by a walk through seeded permutations. A position alone determines a batch."""
+"""Choose the rows of each batch: by a walk through seeded permutations, or by independent draws.
+
+A position alone determines a batch, so members that share a seed agree on it without a message.
+"""
 
 from weakref import WeakValueDictionary
 
@@ -9,9 +12,22 @@ from colonnade.algorithms.training import Training
 from colonnade.protocol.messages import Array
 from colonnade.protocol.seeds import generator
 
-__all__ = ["Rows", "Walk", "are_distinct", "are_same", "is_rows", "rows_per_message", "walk_of", "walks_of"]
+__all__ = [
+    "Draws",
+    "Order",
+    "Rows",
+    "Walk",
+    "are_distinct",
+    "are_same",
+    "is_rows",
+    "rows_per_message",
+    "walk_of",
+    "walks_of",
+]
 
 MOST_ROWS, MOST_BYTES = 8192, 32 * 2**20  # limits of a message when a party sends all rows of a table
+
+CACHED = 8  # newest draws to keep, because each is asked for several times
 
 Rows = npt.NDArray[np.int32]
 
@@ -112,13 +128,48 @@ class Walk:
         return chosen
 
 
-def walk_of(training: Training, party: int | None, smallest: int = 1) -> Walk:
-    """Return the walk of one party, or the walk that all parties share (None). The server knows them, too."""
+class Draws:
+    """Batches that are independent of each other, as papers draw them: `train.sampling = "iid"`.
+
+    A batch has no row twice: the server counts and checks rows, and a private step must have every record once.
+    The order of its rows is random, too, so its first rows are a smaller draw.
+    """
+
+    shuffled = True
+
+    def __init__(self, rows: int, batch_size: int, seed: int, *path: str | int) -> None:
+        self._rows, self._batch_size, self._seed, self._path = rows, min(batch_size, rows), seed, path
+        self.per_epoch = -(-rows // self._batch_size)  # batches with as many rows as the table has
+        self._cached: dict[int, Rows] = {}
+
+    def batch(self, position: int) -> Rows:
+        """Return the rows of batch number `position`."""
+        found = self._cached.get(position)
+        if found is None:
+            draw = generator(self._seed, *self._path, position)
+            found = draw.choice(self._rows, self._batch_size, replace=False, shuffle=self.shuffled).astype(np.int32)
+            if len(self._cached) >= CACHED:
+                del self._cached[next(iter(self._cached))]
+            self._cached[position] = found
+        return found
+
+    def size(self, position: int) -> int:
+        """Return the number of rows of that batch: all have the same."""
+        return self._batch_size
+
+
+Order = Walk | Draws
+
+
+def walk_of(training: Training, party: int | None, smallest: int = 1) -> Order:
+    """Return the batches of one party, or those that all parties share (None). The server knows them, too."""
     path = ("batches",) if party is None else ("batches", party)
+    if training.sampling == "iid":
+        return Draws(training.rows, training.batch_size, training.seed, *path)
     return Walk(training.rows, training.batch_size, training.seed, *path, smallest=smallest)
 
 
-def walks_of(training: Training, parties: int, shared: bool, smallest: int = 1) -> tuple[Walk, ...]:
-    """Return the walk of each party, as the server computes them to check uploads."""
+def walks_of(training: Training, parties: int, shared: bool, smallest: int = 1) -> tuple[Order, ...]:
+    """Return the batches of each party, as the server computes them to check uploads."""
     common = walk_of(training, None, smallest)
     return tuple(common if shared else walk_of(training, party, smallest) for party in range(parties))

@@ -32,6 +32,7 @@ __all__ = [
     "Evaluation",
     "Measurement",
     "Reading",
+    "Rounds",
     "RowsRead",
     "Scores",
 ]
@@ -77,6 +78,18 @@ class Evaluated(Payload, frozen=True):
     tested: Scores | None = None  # scores of the test rows, in the last evaluation of a run with validation rows
 
 
+class Rounds(Payload, frozen=True):
+    """Rounds since the last evaluation. For each: its number, when it began, and τ_k and η_k of the logged roles.
+
+    None: the role did not take part, or its report came too late. η_k is a factor of the role's own rate.
+    """
+
+    round: list[int]
+    clock_s: list[float]
+    tau: list[list[int | None]]
+    eta: list[list[float | None]]
+
+
 class Measurement(Payload, frozen=True, repr_omit_defaults=True):
     """One row of metrics.jsonl, before the driver adds clock and bytes. `Evaluated` explains its scores."""
 
@@ -88,6 +101,7 @@ class Measurement(Payload, frozen=True, repr_omit_defaults=True):
     staleness: list[float]
     missing: list[str]
     tested: Scores | None = None
+    rounds: Rounds | None = None  # only of methods with local steps between rounds
 
 
 EVALUATION_PAYLOADS = (
@@ -142,11 +156,11 @@ class Evaluation:
 
     def __init__(
         self, parties: Sequence[str], widths: Sequence[int], y_test: Array, metric: str,
-        table: EmbeddingTable | None = None,
+        table: EmbeddingTable | None = None, also: Sequence[str] = (),
     ) -> None:  # fmt: skip
         self._index = {name: index for index, name in enumerate(parties)}
         self.table = EmbeddingTable(len(y_test), widths) if table is None else table
-        self._y, self._metric = y_test, metric
+        self._y, self._metric, self._also = y_test, metric, also
         self._chunk = rows_per_message(max(widths))
         self.number = 0
         self.missing: list[str] = []
@@ -250,7 +264,7 @@ class Evaluation:
     def _scores(self, network: ServerNetwork, start: int, stop: int) -> Scores:
         y, objective = self._y[start:stop], network.objective
         loss, prediction = network.evaluate(map(self.gathered, self.table.parts(start, stop)), objective.targets(y))
-        return Scores(loss, measure(self._metric, objective.task, y, prediction, loss))
+        return Scores(loss, measure(self._metric, objective.task, y, prediction, loss, self._also))
 
     def save(self) -> dict[str, Any]:
         return {

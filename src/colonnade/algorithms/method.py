@@ -15,7 +15,7 @@ from colonnade.algorithms.prediction.predictor import Predictor
 from colonnade.algorithms.table_file import Tables
 from colonnade.algorithms.training import Training
 from colonnade.data.task import Task
-from colonnade.models import Factory
+from colonnade.models import Factory, Objective
 from colonnade.privacy.accountant import THEOREM_6
 from colonnade.privacy.guard import Guard
 from colonnade.privacy.ledger import Earlier
@@ -23,7 +23,17 @@ from colonnade.privacy.settings import Budget, PrivacySettings
 from colonnade.protocol.messages import Array, Payload
 from colonnade.protocol.role import SERVER, Coordinating, Role
 
-__all__ = ["SERVER", "Capabilities", "Defaults", "Method", "Options", "PartySetup", "ServerSetup", "Top"]
+__all__ = [
+    "OPTIONAL_KEYS",
+    "SERVER",
+    "Capabilities",
+    "Defaults",
+    "Method",
+    "Options",
+    "PartySetup",
+    "ServerSetup",
+    "Top",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +89,18 @@ class Options(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         """What the method predicts, if the options define it; None if the labels do."""
         return None
 
+    @property
+    def estimates(self) -> bool:
+        """Whether parties estimate their gradients from losses, so that `estimate` gives one."""
+        return False
+
+    def estimate(self, party: int, rise: Callable[[Array], float], dimension: int, seed: bytes) -> Array:
+        """Return an estimate of a party's gradient, as the method makes it, for diagnoses.
+
+        `rise(step)` is the loss at θ_m + step, less that at θ_m. The seed determines the directions.
+        """
+        raise NotImplementedError
+
     def check(self, parties: int) -> None:
         """Raise ConfigError for a combination of options that cannot work."""
 
@@ -106,6 +128,10 @@ class ServerSetup(Generic[O_co]):
     )
     tables: Tables = field(default_factory=Tables)
     target_scale: tuple[float, float] | None = None  # mean and spread of a regression's targets; None: of `y_train`
+
+    def objective(self) -> Objective:
+        """Return the loss that the config asks for."""
+        return Objective(self.task, self.y_train, self.target_scale, self.training.loss)
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,6 +164,13 @@ class PartySetup(Generic[O_co]):
         return Guard(self.privacy, self.budget, self.name, *rows, self.options.claim, self.earlier)
 
 
+OPTIONAL_KEYS = (
+    "loss",
+    "sampling",
+    "server_regulariser",
+)  # keys of [train] that the roles of a method must obey themselves
+
+
 @dataclass(frozen=True, slots=True)
 class Capabilities:
     """What a method can do and what it needs."""
@@ -150,6 +183,7 @@ class Capabilities:
     lacking: bool = False  # it can train on rows that some parties lack (align.min_parties)
     party_models: tuple[str, ...] = ()  # the kinds of model.party that it supports, e.g. "polynomial"; empty: all
     aggregates: tuple[str, ...] = ()  # the values of model.aggregate that it supports; empty: all
+    train_keys: tuple[str, ...] = ()  # the keys of OPTIONAL_KEYS that its roles obey; the config may set no others
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,6 @@ import numpy as np
 from colonnade.algorithms.method import Options, ServerSetup
 from colonnade.algorithms.training import Training
 from colonnade.models import (
-    Objective,
     OptimiserSpec,
     PartyDropout,
     ServerNetwork,
@@ -37,9 +36,10 @@ def server_network(
     module, how = with_party_dropout(module, training.party_dropout, setup.widths, setup.aggregate, lacking)
     if isinstance(module, PartyDropout) and isinstance(setup.model, Continued):
         module.fallback.data = setup.model.fallback(module.fallback.data)
-    objective = Objective(setup.task, setup.y_train, setup.target_scale)
+    objective = setup.objective()
     spec = (optimiser or training.server_optimiser).averaging(setup.options.average)
-    return kind(module.to(setup.device), spec, objective, how, len(setup.parties))
+    penalty = training.server_regulariser
+    return kind(module.to(setup.device), spec, objective, how, len(setup.parties), penalty)
 
 
 def party_rate(training: Training, index: int, x: Any) -> float:

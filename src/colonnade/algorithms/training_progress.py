@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from colonnade.algorithms.evaluation import Evaluated, Measurement
+from colonnade.algorithms.evaluation import Evaluated, Measurement, Rounds
 from colonnade.algorithms.training import Cadence, Training
 from colonnade.models.metrics import METRICS
 from colonnade.protocol.events import NANOSECONDS, Effect, Emit, Finish, SetTimer, TimerFired
@@ -29,6 +29,7 @@ class TrainingProgress:
         self._losses: list[float] = []  # losses of training batches since the last evaluation
         self._metric, self._patience, self._validation = training.metric, training.patience, training.validation
         self._best_value, self._best_loss = nan, inf  # best of each on the validation rows, independently
+        self._until = training.until  # the run ends when the metric is this good
         self._since = 0  # evaluations without a better value or loss
         self.best = 0  # number of the evaluation with the best value; the lowest loss breaks ties
         self._loss_at_best = inf
@@ -58,16 +59,17 @@ class TrainingProgress:
         """Whether an evaluation is due by updates or epochs."""
         return self._evaluations.due(self.k, self.rows)
 
-    def report(self, result: Evaluated, staleness: list[float], missing: list[str]) -> list[Effect]:
+    def report(
+        self, result: Evaluated, staleness: list[float], missing: list[str], rounds: Rounds | None = None
+    ) -> list[Effect]:
         """Return a row for metrics.jsonl, and after the last evaluation the end of the run.
 
         With validation rows, the last evaluation has the test rows. One that was running at the end has not.
         """
         train_loss = float(np.mean(self._losses)) if self._losses else float("nan")
         self._losses = []
-        row = Measurement(
-            self.k, self.epochs, result.loss, train_loss, result.values, staleness, missing, result.tested
-        )
+        scores = result.loss, train_loss, result.values
+        row = Measurement(self.k, self.epochs, *scores, staleness, missing, result.tested, rounds)
         self._compare(result)
         over = self.ending and not self.tests_due(result)
         return [Emit(row), Finish(self.ending)] if over else [Emit(row)]
@@ -95,13 +97,15 @@ class TrainingProgress:
         self._since = 0 if better or lower else self._since + 1
 
     def no_better(self) -> str:
-        """Why the run must end, if it has not improved for `train.patience` evaluations; "" otherwise."""
+        """Why the run must end before its limit: `train.until_target` or `train.patience`; "" if it goes on."""
+        if self._until is not None and METRICS[self._metric].reached(self._best_value, self._until):
+            return f"the target was reached: {self._metric} {self._until:g}"
         if not self._patience or self._since < self._patience:
             return ""
         return f"no improvement in {self._patience} evaluation{'s' * (self._patience > 1)}"
 
     def note(self) -> str:
-        """A note that the run ended before its limit because of `train.patience`; "" otherwise."""
+        """A note that the run ended before its limit, and why; "" otherwise."""
         reason = self.no_better()
         return f"ended early: {reason}" if reason and self.ending == reason else ""
 

@@ -32,6 +32,7 @@ from colonnade.cli.printing import say, visible
 from colonnade.cli.privacy import privacy_app
 from colonnade.cli.protocols import protocols
 from colonnade.cli.report import report
+from colonnade.cli.reproduce import reproduce
 from colonnade.cli.run import run
 from colonnade.cli.serve import serve
 from colonnade.cli.status import status
@@ -70,7 +71,7 @@ def _options(
 
 
 # In the order of `colonnade --help`.
-experiments = (run, train, compare, sweep, demo, protocols, report, export)
+experiments = (run, train, compare, sweep, reproduce, demo, protocols, report, export)
 members = (serve, join, up, status, watch, health, predict, align, init, invite, accept, admit, check, doctor)
 for command in (*experiments, *members):
     app.command(cls=ListsMethods if command in (compare, sweep) else None)(command)

@@ -12,9 +12,10 @@ from typing import Any, NamedTuple
 import msgspec
 
 from colonnade.algorithms.method import Method
-from colonnade.config.resolve import method_of
+from colonnade.config.resolve import method_of, mixes
 from colonnade.config.schema import Config, ModelConfig, TrainConfig
 from colonnade.models.build import nearest_model, refuse_unknown
+from colonnade.models.precision import FULL, MIXED
 
 __all__ = ["Fitted", "fitted"]
 
@@ -78,6 +79,8 @@ def _model(model: ModelConfig, method: Method[Any]) -> dict[str, _Change]:
             changes["embedding"] = _Change(width, f"embedding {width}")
     if method.defaults.party is None and model.device != CPU:
         changes["device"] = _Change(CPU, CPU)
+    if model.precision == MIXED and not mixes(method):
+        changes["precision"] = _Change(FULL, FULL)
     return changes
 
 
@@ -104,4 +107,10 @@ def _train(train: TrainConfig, method: Method[Any]) -> dict[str, _Change]:
             changes["learning_rate"] = _Change(usual.learning_rate, "own rate")
     if train.regulariser != usual.regulariser:
         changes["regulariser"] = _Change(usual.regulariser, "own penalty")
+    if train.server_regulariser is not None:
+        changes["server_regulariser"] = _Change(None, "own penalty")
+    if train.max_gradient_norm is not None:
+        changes["max_gradient_norm"] = _Change(None, "own step")
+    if train.loss is not None:
+        changes |= {"loss": _Change(None, "own loss"), "huber_delta": _Change(None, "own loss")}
     return changes

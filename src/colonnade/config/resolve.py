@@ -20,15 +20,17 @@ from scipy.sparse import issparse
 from colonnade.algorithms import DEFAULT_METHOD, METHODS, find_method
 from colonnade.algorithms.method import SERVER, Defaults, Method, Options, PartySetup, ServerSetup, Top
 from colonnade.algorithms.table_file import Tables
-from colonnade.algorithms.training import Every, StepRule, Training
+from colonnade.algorithms.training import Every, Training
 from colonnade.config.continuing import Continuation
 from colonnade.config.schema import Config, RoleDevices, RoleRates, TrainConfig, unknown_key
 from colonnade.config.settle import limits_of, settled
+from colonnade.config.steps import every_of, gradient_norms, loss_of, refuse_unsupported, step_rule
 from colonnade.data import NOTHING_FITTED, Fitted, Partition, Task, load, split
 from colonnade.data.suggest import listing
 from colonnade.models import Factory, OptimiserSpec, default_metric
-from colonnade.models.metrics import require_metric
+from colonnade.models.metrics import require_also, require_metric
 from colonnade.models.on_device import on_device
+from colonnade.models.precision import FULL, PRECISIONS
 from colonnade.privacy.guard import check_budget
 from colonnade.privacy.settings import Budget, PrivacySettings
 from colonnade.protocol.errors import ConfigError
@@ -135,6 +137,9 @@ def load_partition(
         split_seed=data.split_seed,
         release=True,  # no other code holds this table
         before=before,
+        text=data.text,
+        vocabulary=data.vocabulary,
+        text_length=data.text_length,
     )
 
 
@@ -174,6 +179,7 @@ def federation(
         setups = [before.party(setup, data.fitted(setup.index), dropped, "data") for setup in setups]
     else:
         refuse_dropped(config)
+    _check_diagnose(config, plan)
     notes = plan.method.check(server, setups) if plan.method.check is not None else ()
     return Federation(
         config=config,
@@ -184,6 +190,24 @@ def federation(
         notes=(*data.notes, *notes, *plan.privacy.notes(len(data.y_train))),
         before=before,
     )
+
+
+def _check_diagnose(config: Config, plan: "Plan") -> None:
+    """Raise ConfigError for a diagnosis that would be of another model than the evaluated one."""
+    for name in config.diagnose.wanted:
+        if plan.privacy.on:
+            advice = (
+                "leave it out: with a privacy mechanism, embeddings of training rows would be one more release, which "
+                "the account does not have"
+            )
+            raise ConfigError(f"diagnose.{name}", getattr(config.diagnose, name), advice)
+    predictor = plan.method.predictor
+    if config.diagnose.gradient and (predictor is None or not predictor.joint):
+        advice = f"leave it out: {plan.method.name} does not train networks, so that this release knows no gradient"
+        raise ConfigError("diagnose.gradient", True, advice)
+    if config.diagnose.estimates and not plan.options.estimates:
+        advice = f"leave it out: the parties of {plan.method.name} estimate no gradient; 'cascaded' and 'zoo' do"
+        raise ConfigError("diagnose.estimates", config.diagnose.estimates, advice)
 
 
 def refuse_dropped(config: Config) -> None:
@@ -287,14 +311,17 @@ def make_plan(config: Config, parties: tuple[str, ...], rows: int, task: Task | 
     method, options = method_of(config.protocol)
     count = len(parties)
     options.check(count)
+    refuse_unsupported(config.train, method)
     _check_party_dropout(config.train.party_dropout, method, options)
     privacy = options.mechanism or config.privacy
     budgets = _check_privacy(config, method, privacy, parties)
     training, model = _training(config.train, count, (rows, validation), task, (method.defaults, options)), config.model
     # A rate that follows the columns depends on the record, and accounting by record does not cover that.
     training = replace(training, measured=training.measured and not (privacy.on and privacy.by_record))
+    training = _shortening(training, gradient_norms(config.train, count, method, privacy))
+    training = _in_precision(training, model.precision, method, privacy)
     if privacy.on:  # every evaluation releases rows once more
-        every = _every("train.eval_every", config.train.eval_every, training.limit, EVALUATIONS)
+        every = every_of("train.eval_every", config.train.eval_every, training.limit, EVALUATIONS)
         training = replace(training, eval_every=every)
     assert model.embedding is not None and model.server is not None and model.aggregate is not None  # by `settled`
     return Plan(
@@ -303,7 +330,7 @@ def make_plan(config: Config, parties: tuple[str, ...], rows: int, task: Task | 
         parties=parties,
         training=training,
         target=config.train.target,
-        checkpoint_every=_every("train.checkpoint_every", config.train.checkpoint_every, training.limit, CHECKPOINTS),
+        checkpoint_every=every_of("train.checkpoint_every", config.train.checkpoint_every, training.limit, CHECKPOINTS),
         widths=_embeddings(model.embedding, count),
         models=_party_models(model.party, count),
         server_model=model.server,
@@ -313,6 +340,41 @@ def make_plan(config: Config, parties: tuple[str, ...], rows: int, task: Task | 
         budgets=budgets,
         tables=Tables(config.server.table, config.server.table_dtype),
     )
+
+
+def _shortening(training: Training, norms: tuple[float | None, tuple[float | None, ...]]) -> Training:
+    """Return the training with limits on the gradients of the server and of each party."""
+    server, parties = norms
+    limited = zip(training.party_optimisers, parties, strict=True)
+    return replace(
+        training,
+        server_optimiser=msgspec.structs.replace(training.server_optimiser, max_norm=server),
+        party_optimisers=tuple(msgspec.structs.replace(spec, max_norm=norm) for spec, norm in limited),
+    )
+
+
+def _in_precision(training: Training, precision: str, method: Method[Any], privacy: PrivacySettings) -> Training:
+    """Give the precision to every network; raises ConfigError if the method or the noise needs float32."""
+    key = "model.precision"
+    if precision not in PRECISIONS:
+        raise ConfigError(key, precision, f"use one of {', '.join(map(repr, PRECISIONS))}")
+    if precision == FULL:
+        return training
+    if not mixes(method):
+        raise ConfigError(key, precision, f"{method.name} does not compute with torch's networks alone; use {FULL!r}")
+    if privacy.on:
+        advice = f"rounding would exceed the bounds that the privacy account relies on; use {FULL!r}, or no noise"
+        raise ConfigError(key, precision, advice)
+    server, *parties = (
+        msgspec.structs.replace(spec, precision=precision)
+        for spec in (training.server_optimiser, *training.party_optimisers)
+    )
+    return replace(training, server_optimiser=server, party_optimisers=tuple(parties))
+
+
+def mixes(method: Method[Any]) -> bool:
+    """Whether a method's networks can train in bfloat16: not linear models, and no sums over a finite field."""
+    return method.defaults.party is not None and not method.capabilities.party_models
 
 
 def privacy_of(config: Config) -> PrivacySettings:
@@ -360,6 +422,8 @@ def refuse_fitted(config: Config, scaled: bool, key: str, scale: str | None) -> 
         what = "is" if scale else "the default scale is"
         bounds = f"set {key} = 'none' (the word), and scale the columns beforehand with bounds that are not secret"
         raise ConfigError(key, scale or "(left out)", f"{what} fitted on the training rows; {updates}: {bounds}")
+    if config.data.text:
+        raise ConfigError("data.text", config.data.text, f"the vocabulary is fitted on the training rows; {updates}")
     if "mean" in (config.data.missing, config.party.missing):
         raise ConfigError(
             "data.missing", "mean", f"is fitted on the training rows; {updates}: fill the gaps beforehand"
@@ -428,6 +492,7 @@ def _training(
     metric = train.metric or (default_metric(task) if task is not None else "")
     if task is not None:
         require_metric(metric, task)
+        require_also(train.also, task)
     server_optimiser, party_optimisers = _optimisers(train.optimiser, parties)
     measured, rate = train.learning_rate == "auto", train.learning_rate
     server_rate, party_rates = _rates(_own_rate(defaults) if rate == "auto" else rate, parties)
@@ -437,6 +502,8 @@ def _training(
         raise ConfigError(
             "train.patience", train.patience, "must be 1 or more evaluations; or 0, to train to the limit"
         )
+    if train.until_target and train.target is None:
+        raise ConfigError("train.until_target", True, "needs a target: set train.target, e.g. 0.9")
     if train.patience and not validation:
         advice = (
             "needs validation rows, because it must not choose weights on the test rows; set "
@@ -452,14 +519,19 @@ def _training(
         server_optimiser=server_optimiser,
         party_optimisers=party_optimisers,
         regularisers=_per_party("train.regulariser", train.regulariser, parties),
-        rule=_rule(train, limit, min(train.batch_size, rows), rows, parties, options),
+        rule=step_rule(train, limit, min(train.batch_size, rows), rows, parties, options),
         limit=limit,
-        eval_every=_every("train.eval_every", train.eval_every, limit, evaluations),
+        eval_every=every_of("train.eval_every", train.eval_every, limit, evaluations),
         metric=metric,
+        also=tuple(train.also),
         measured=measured,
         party_dropout=train.party_dropout,
+        loss=loss_of(train, task),
+        sampling=train.sampling,
+        server_regulariser=train.server_regulariser,
         validation=validation,
         patience=train.patience,
+        until=train.target if train.until_target else None,
     )
 
 
@@ -489,40 +561,6 @@ def limit_of(train: TrainConfig) -> Every:
     if not 0 < amount < float("inf"):
         raise ConfigError(f"train.{unit}", amount, "must be above 0")
     return Every(unit, amount)  # type: ignore[arg-type]
-
-
-def _rule(train: TrainConfig, limit: Every, batch: int, rows: int, parties: int, options: Options) -> StepRule:
-    if train.step_rule not in ("constant", "inverse-sqrt", "inverse"):
-        raise ConfigError("train.step_rule", train.step_rule, "use 'constant', 'inverse-sqrt' or 'inverse'")
-    if not train.step_offset > 0:
-        raise ConfigError("train.step_offset", train.step_offset, "must be above 0 (the K0 of 1/(k + K0))")
-    planned = limit.updates(options.threshold(parties) * batch, rows * parties)
-    if train.step_rule == "inverse-sqrt" and planned is None:
-        raise ConfigError(
-            "train.step_rule", train.step_rule, "c/√K needs the number of updates: limit by updates or epochs"
-        )
-    return StepRule(train.step_rule, planned or 1, train.step_offset)  # type: ignore[arg-type]
-
-
-_AMOUNT = re.compile(r"^\s*([+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)\s*(s|seconds?|epochs?|updates?)\s*$")
-
-
-def _every(key: str, value: int | str | None, limit: Every, parts: int) -> Every:
-    """Parse 50 (updates), "2 s" or "0.5 epochs"; None: a fixed number of parts of the whole run."""
-    if value is None:
-        amount = limit.amount / parts
-        return Every(limit.unit, max(1.0, round(amount)) if limit.unit == "updates" else amount)
-    if isinstance(value, int):
-        every = Every("updates", value)
-    else:
-        match = _AMOUNT.match(value)
-        if match is None:
-            raise ConfigError(key, value, "give a number of updates, or e.g. '2 s' or '0.5 epochs'")
-        unit = {"s": "seconds", "e": "epochs", "u": "updates"}[match[2][0]]
-        every = Every(unit, float(match[1]))  # type: ignore[arg-type]
-    if not 0 < every.amount < float("inf"):
-        raise ConfigError(key, value, "must be above 0")
-    return every
 
 
 def _own_rate(defaults: Defaults) -> float | RoleRates:

@@ -14,8 +14,10 @@ from typing import Any, Literal
 import msgspec
 
 from colonnade.data import Dialect, IdRules, RowSplit
+from colonnade.data.texts import NO_TEXTS
 from colonnade.drivers.simulator import ClockConfig
-from colonnade.models import Regulariser
+from colonnade.models import Regulariser, ServerRegulariser
+from colonnade.models.precision import FULL
 from colonnade.privacy.settings import Budget, PrivacySettings
 from colonnade.protocol.errors import ConfigError
 from colonnade.protocol.role import SERVER
@@ -23,11 +25,13 @@ from colonnade.protocol.role import SERVER
 __all__ = [
     "Config",
     "DataConfig",
+    "DiagnoseConfig",
     "ModelConfig",
     "NetworkConfig",
     "PartyConfig",
     "PredictConfig",
     "RoleDevices",
+    "RoleNorms",
     "RoleRates",
     "ServerConfig",
     "TrackConfig",
@@ -52,7 +56,7 @@ class DataConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     format: str | None = None  # of the file that `source` names, if its name does not tell
     dir: str | None = None
     parties: int | None = None
-    split: str | dict[str, list[str]] = "even"
+    split: str | dict[str, list[str] | float] = "even"
     scale: str | None = None
     test_fraction: float = 0.2
     validation_fraction: float = 0.1  # of the training rows, held out to choose settings and to stop by; 0: none
@@ -67,6 +71,9 @@ class DataConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     separator: str | None = None  # left out: found in the first lines
     decimal: str | None = None  # "," if 1,5 is a number
     missing_values: list[str] = []  # texts that mean a missing value, beside the usual ones
+    text: list[str] = []  # columns with one document per row
+    vocabulary: int = NO_TEXTS.size  # words of each party's vocabulary
+    text_length: int = NO_TEXTS.length  # words of a document that count
 
     @property
     def name(self) -> str:
@@ -86,6 +93,7 @@ class ModelConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     server: str | None = None
     aggregate: str | None = None
     device: "str | RoleDevices" = "cpu"
+    precision: str = FULL  # of the training passes: "fp32", or "bf16" for mixed precision
 
 
 class RoleDevices(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -102,6 +110,13 @@ class RoleRates(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     party: float | list[float]  # the rate of every party, or a list with one for each party
 
 
+class RoleNorms(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Different limits for the server and the parties."""
+
+    server: float | None = None  # of the server's gradients; left out: no limit
+    party: float | list[float] | None = None  # of every party's gradients, or a list with one for each party
+
+
 class TrainConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """How to train, how long, and how to evaluate."""
 
@@ -109,14 +124,24 @@ class TrainConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     learning_rate: float | RoleRates | Literal["auto"] = "auto"
     optimiser: str | dict[str, Any] | None = None  # left out: the method's own; "sgd" if a rate is given
     regulariser: Regulariser | list[Regulariser] = Regulariser()
+    server_regulariser: ServerRegulariser | None = None  # of the server's network, as `regulariser` is of the parties'
+    loss: Literal["squared", "l1", "huber"] | None = None  # of numbers as labels; left out: squared
+    huber_delta: float | None = None  # δ of loss = "huber", in standard deviations of the training labels; left out: 1
+    sampling: Literal["walk", "iid"] | None = None  # of batches; left out: the method's own, mostly "walk"
+    max_gradient_norm: float | RoleNorms | None = None  # longer gradients are shortened to it; no part of [privacy]
     step_rule: str = "constant"
     step_offset: float = 1000.0  # K0 of step_rule = "inverse"
+    step_factor: float | None = None  # of step_rule = "step"; left out: 0.1
+    step_every: int | str | None = None  # of step_rule = "step": updates, or e.g. "5 epochs"
+    warm_up: int | str | None = None  # the rate rises for so long, before any rule
     epochs: float | None = None
     updates: int | None = None
     seconds: float | None = None
     metric: str | None = None
+    also: list[str] = []  # further metrics, in every line of metrics.jsonl
     patience: int | None = None  # the run ends after so many evaluations without a better one; 0: it continues
     target: float | None = None
+    until_target: bool = False  # the run ends at the first evaluation that reaches the target
     eval_every: int | str | None = None
     checkpoint_every: int | str | None = None
     seed: int = 0
@@ -334,6 +359,33 @@ class TrackConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     run: str | None = None  # the run's name there; left out: that of the run's folder
 
 
+class DiagnoseConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What the simulator computes at each evaluation from all roles together; no role learns it."""
+
+    training: bool = False  # the metrics on a sample of the training rows
+    gradient: bool = False  # F and ‖∇F‖² on the sample
+    estimates: int = 0  # zeroth-order methods: so many estimates of each party's gradient on the sample; 0: none
+    rows: int = 512  # of the sample; all training rows, if there are fewer
+
+    def __post_init__(self) -> None:
+        if self.rows < 1:
+            raise ConfigError("diagnose.rows", self.rows, "must be 1 or more training rows")
+        if self.estimates < 0 or self.estimates == 1:
+            advice = "must be 2 or more, because a variance needs two; or 0, for none"
+            raise ConfigError("diagnose.estimates", self.estimates, advice)
+
+    @property
+    def wanted(self) -> list[str]:
+        """The keys that ask for something."""
+        return [name for name in ("training", "gradient", "estimates") if getattr(self, name)]
+
+    def refuse_apart(self) -> None:
+        """Raise ConfigError if roles that are not in one process would have to be diagnosed."""
+        for name in self.wanted:
+            advice = "needs the columns of all parties in one place: use the simulator (--driver sim), or leave it out"
+            raise ConfigError(f"diagnose.{name}", getattr(self, name), advice)
+
+
 # Keys that only one member's config of a real federation has; [server] table, [party] budget, … also apply to
 # simulations.
 _ONE_SIDE = {
@@ -365,6 +417,7 @@ class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     privacy: PrivacySettings = PrivacySettings()
     resources: ResourcesConfig = ResourcesConfig()
     track: TrackConfig = TrackConfig()
+    diagnose: DiagnoseConfig = DiagnoseConfig()
 
     def refuse_one_side(self) -> None:
         """Raise ConfigError for one member's config without data.source: it must not run on embedded data."""

@@ -3,11 +3,26 @@
 from collections.abc import Mapping
 from typing import Any
 
-__all__ = ["OWN_TRAIN", "SHARED_DATA", "SHARED_NETWORK", "is_shared", "shared_tables"]
+__all__ = ["LATER_TRAIN", "OWN_MODEL", "OWN_TRAIN", "SHARED_DATA", "SHARED_NETWORK", "is_shared", "shared_tables"]
 
 SHARED_NETWORK = ("parties", "heartbeat_s", "lost_after_s", "max_message_mb", "max_in_flight", "admit_late")
 SHARED_DATA = ("test_fraction", "validation_fraction", "split_seed")
 OWN_TRAIN = ("checkpoint_every", "trace")  # each member may choose these itself
+OWN_MODEL = ("device", "precision")
+# Keys that release 0.1 lacks. At their defaults they are not compared: a member of that release can take part, and
+# a run that it left can continue.
+LATER_TRAIN = (
+    "also",
+    "huber_delta",
+    "loss",
+    "max_gradient_norm",
+    "sampling",
+    "server_regulariser",
+    "step_every",
+    "step_factor",
+    "until_target",
+    "warm_up",
+)
 _WHOLE = ("align", "protocol", "privacy")
 
 
@@ -15,7 +30,7 @@ def is_shared(section: str, key: str) -> bool:
     """Whether the handshake compares this key; `key` is the part after the first dot."""
     match section:
         case "model":
-            return key.partition(".")[0] != "device"
+            return key.partition(".")[0] not in OWN_MODEL
         case "train":
             return key not in OWN_TRAIN
         case "data":

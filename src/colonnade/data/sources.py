@@ -5,7 +5,7 @@
 | digits, breast-cancer, wine, diabetes | scikit-learn, no file needed |
 | digits-parity | the same images as digits, with another question: is the digit even or odd? |
 | mnist, fashion-mnist | four IDX files in `dir` or in its subfolder of that name |
-| a9a, mfeat, physionet2012 | their files in `dir` or in its subfolder of that name |
+| a9a, mfeat, physionet2012, cifar10 | their files in `dir` or in its subfolder of that name |
 | a path: .npz, .libsvm, .svm (.gz), .csv, .csv.gz, .parquet, or a folder of IDX files | relative to `dir`, if given |
 
 `format` says what a path holds, if its name does not. With `format`, `source` is always a path.
@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 import polars
 
+from colonnade.data import cifar
 from colonnade.data.dataset import Dataset
 from colonnade.data.dialect import USUAL, Dialect
 from colonnade.data.formats import TABLES, format_of, refuse_another
@@ -42,10 +43,12 @@ EMBEDDED = {
     "wine": "load_wine",
     "diabetes": "load_diabetes",
 }
-FOLDERS: dict[str, tuple[Callable[[Path, ReportProgress], Dataset], str]] = {
-    "a9a": (read_a9a, "a9a.gz"),
-    "mfeat": (read_mfeat, "mfeat-fou.gz"),
-    "physionet2012": (read_physionet, "set-a.tar.xz"),
+# Its reader, and the names of the file to look for: one of them must be there.
+FOLDERS: dict[str, tuple[Callable[[Path, ReportProgress], Dataset], tuple[str, ...]]] = {
+    "a9a": (read_a9a, ("a9a.gz",)),
+    "mfeat": (read_mfeat, ("mfeat-fou.gz",)),
+    "physionet2012": (read_physionet, ("set-a.tar.xz",)),
+    "cifar10": (cifar.read_cifar10, cifar.FIRST),
 }
 
 
@@ -139,14 +142,17 @@ def load(
     return _from_path(source, _path(source, dir), kind, table)
 
 
-def _folder(source: str, dir: str | Path | None, needed: str) -> Path:
-    """Return `dir`, or its subfolder with the name of the source."""
+def _folder(source: str, dir: str | Path | None, needed: tuple[str, ...]) -> Path:
+    """Return `dir`, or its subfolder with the name of the source or of the owners' archive."""
+    either = " or ".join(needed)
     if dir is None:
-        raise ConfigError("data.dir", None, f"name the folder with the files of {source} ({needed} and others)")
-    folders = [Path(dir).expanduser() / source, Path(dir).expanduser()]
-    found = next((folder for folder in folders if (folder / needed).is_file()), None)
+        raise ConfigError("data.dir", None, f"name the folder with the files of {source} ({either} and others)")
+    inside = (source, "", *(cifar.FOLDERS if source == "cifar10" else ()))
+    folders: list[Path] = [Path(dir).expanduser() / name for name in inside]
+    found = next((folder for folder in folders for name in needed if (folder / name).is_file()), None)
     if found is None:
-        raise ConfigError("data.dir", str(dir), f"there is no {needed} in this folder or in its subfolder {source}")
+        advice = f"there is no {either} in this folder or in its subfolder {source}; see: colonnade data get {source}"
+        raise ConfigError("data.dir", str(dir), advice)
     return found
 
 

@@ -41,6 +41,7 @@ class OwnSide:
     before: Continuation | None = None  # the run that this one continues
 
     def __init__(self, config: Config, out: Path, log: Log) -> None:
+        config.diagnose.refuse_apart()
         self.config, self.out, self.log = config, out, log
         self.identity, self.pins = load_identity(config), members_of(config)
         self.authority = key_digest(self.identity.authority)

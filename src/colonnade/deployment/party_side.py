@@ -10,6 +10,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 
 from colonnade import __version__
@@ -187,7 +188,8 @@ def _with_own_settings(plan: Plan, config: Config, name: str) -> Plan:
     index, training = plan.parties.index(name), plan.training
     optimisers, rates, measured = list(training.party_optimisers), list(training.party_rates), training.measured
     if config.party.optimiser is not None:
-        optimisers[index] = find_optimiser("party.optimiser", config.party.optimiser)
+        own, before = find_optimiser("party.optimiser", config.party.optimiser), optimisers[index]
+        optimisers[index] = msgspec.structs.replace(own, max_norm=before.max_norm, precision=before.precision)
         if config.train.learning_rate == "auto":
             rates[index], measured = auto_rate(config.party.optimiser), False
     if config.party.learning_rate is not None:

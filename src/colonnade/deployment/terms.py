@@ -13,8 +13,8 @@ from typing import Any
 from colonnade.algorithms import DEFAULT_METHOD
 from colonnade.algorithms.method import SERVER
 from colonnade.config.continuing import Continuation
-from colonnade.config.schema import Config, difference, to_dict
-from colonnade.config.shared import OWN_TRAIN, SHARED_DATA, SHARED_NETWORK
+from colonnade.config.schema import Config, TrainConfig, difference, to_dict
+from colonnade.config.shared import LATER_TRAIN, OWN_MODEL, OWN_TRAIN, SHARED_DATA, SHARED_NETWORK
 from colonnade.data.ids import digest_of_rows
 from colonnade.drivers.processes.service import RetryLater
 from colonnade.drivers.processes.wire import Hello
@@ -30,18 +30,22 @@ _IDENTITY = ("members", "federation")
 def shared_part(config: Config, authority: str) -> dict[str, Any]:
     """The part of a settled config that must be the same for all members."""
     tables = to_dict(config)
-    train = {key: value for key, value in tables["train"].items() if key not in OWN_TRAIN}
+    train = {key: value for key, value in tables["train"].items() if key not in OWN_TRAIN and not _is_later(key, value)}
     privacy = {"privacy": tables["privacy"]} if config.privacy.on else {}
     return (
         _always_shared("training", tables, authority)
         | privacy
         | {
-            "model": {key: value for key, value in tables["model"].items() if key != "device"},
+            "model": {key: value for key, value in tables["model"].items() if key not in OWN_MODEL},
             "protocol": {"name": DEFAULT_METHOD} | tables["protocol"],
             "train": train,
             "data": {key: tables["data"][key] for key in SHARED_DATA},
         }
     )
+
+
+def _is_later(key: str, value: Any) -> bool:
+    return key in LATER_TRAIN and value == getattr(TrainConfig(), key)
 
 
 def shared_part_of_alignment(config: Config, authority: str) -> dict[str, Any]:

@@ -93,6 +93,7 @@ def prepare_up(
     `continues` is the folder of the run from whose networks this one starts.
     """
     RunFolder.refuse_used(out)
+    config.diagnose.refuse_apart()
     check_track(config.track)
     before = None if continues is None else find_run(continues)
     if data is None:

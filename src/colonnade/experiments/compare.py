@@ -42,6 +42,7 @@ __all__ = [
     "entries_of",
     "expanded",
     "is_race",
+    "kept_partition",
     "race",
     "ranking_of",
     "unsuitable",
@@ -191,15 +192,15 @@ def race(
 
     Entries of methods that cannot run are also returned, with the reason; if no method can run, their error is raised.
     `load` returns the data of a run; by default each config names its own. With more than one of `workers` the runs are
-    in that many processes, and each process loads its own data. With "ray" they are tasks of the Ray cluster to which
-    this process is connected. `about` is a sentence for the report. After Ctrl-C the runs in progress have checkpoints
-    (not on Ray); raises KeyboardInterrupt.
+    in that many processes, and each process calls `load` itself: a function of a module. With "ray" they are tasks of
+    the Ray cluster to which this process is connected. `about` is a sentence for the report. After Ctrl-C
+    the runs in progress have checkpoints (not on Ray); raises KeyboardInterrupt.
     """
     check_workers(workers)
     if out is not None:
         _read_folder(out, entries)
-    load = load or _Partitions().of
-    _sort_out(entries, load)
+    own = load or _Partitions().of
+    _sort_out(entries, own)
     if out is not None:
         out.mkdir(parents=True, exist_ok=True)
         _write(out, entries)
@@ -216,11 +217,11 @@ def race(
             show(racing, entry, None)
     if workers == RAY or (isinstance(workers, int) and min(workers, len(todo)) > 1):
         assert out is not None  # where the runs write their results
-        _race_elsewhere(racing, todo, out, show, workers)
+        _race_elsewhere(racing, todo, out, show, workers, load)
         return entries
     for entry in todo:
         watch = partial(_show_run, show, racing, entry)
-        entry.take(_outcome(entry.config, out / entry.folder if out is not None else None, load, watch))
+        entry.take(_outcome(entry.config, out / entry.folder if out is not None else None, own, watch))
         if out is not None:
             _write(out, racing)
         show(racing, entry, None)
@@ -272,12 +273,14 @@ def _show_run(show: OnProgress, entries: list[Entry], entry: Entry, run: Run) ->
     show(entries, entry, run.standing)
 
 
-def _race_elsewhere(entries: list[Entry], todo: list[Entry], out: Path, show: OnProgress, workers: int | str) -> None:
+def _race_elsewhere(
+    entries: list[Entry], todo: list[Entry], out: Path, show: OnProgress, workers: int | str, load: Load | None
+) -> None:
     """Run the entries in other processes, of this machine or of Ray; reads their progress from their folders."""
     metrics = {entry.folder: out / entry.folder / "metrics.jsonl" for entry in todo}
     before = {name: _touched(path) for name, path in metrics.items()}
     running = list(todo)
-    with closing(_ends_of(todo, out, workers)) as ends:
+    with closing(_ends_of(todo, out, workers, load)) as ends:
         for ended in ends:
             if ended is not None:
                 index, outcome = ended
@@ -293,9 +296,11 @@ def _race_elsewhere(entries: list[Entry], todo: list[Entry], out: Path, show: On
                     show(entries, entry, Standing.of(settled(entry.config).train, rows[-1] if rows else NOTHING))
 
 
-def _ends_of(todo: list[Entry], out: Path, workers: int | str) -> Generator[tuple[int, Outcome] | None]:
+def _ends_of(
+    todo: list[Entry], out: Path, workers: int | str, load: Load | None
+) -> Generator[tuple[int, Outcome] | None]:
     """Yield the index and the outcome of each run as it ends, and None from time to time."""
-    calls = [(to_dict(one.config), str((out / one.folder).resolve())) for one in todo]
+    calls = [(to_dict(one.config), str((out / one.folder).resolve()), load) for one in todo]
     if isinstance(workers, int):
         yield from in_turn(_run_in_process, calls, workers)
         return
@@ -311,24 +316,28 @@ def _touched(path: Path) -> int | None:
     return path.stat().st_mtime_ns if path.is_file() else None
 
 
-def _run_in_process(tables: dict[str, Any], folder: str) -> Outcome:
-    return _outcome(from_dict(tables), Path(folder), _own_partitions().of, lambda run: None)
+def _run_in_process(tables: dict[str, Any], folder: str, load: Load | None) -> Outcome:
+    return _outcome(from_dict(tables), Path(folder), load or kept_partition, lambda run: None)
+
+
+def kept_partition(config: Config) -> Partition:
+    """Load the data of a run, or return those of this process's last run if they are the same."""
+    return _own_partitions().of(config)
 
 
 @cache
 def _own_partitions() -> "_Partitions":
-    """The data of this process, for its next run."""
     return _Partitions()
 
 
-def _run_on_ray(tables: dict[str, Any], folder: str) -> Outcome:
+def _run_on_ray(tables: dict[str, Any], folder: str, load: Load | None) -> Outcome:
     """Run as a task of Ray; a second try, after a node was lost, waits for the first and then continues its run."""
     path = Path(folder)
     lock = lock_file(path.with_name(f".{path.name}.lock"), CUT_OFF_S)
     try:
         if (path / "summary.json").is_file():  # the first try finished, only its answer was lost
             return _finished(RunFolder(path))
-        return _outcome(from_dict(tables), path, load_partition, lambda run: None)
+        return _outcome(from_dict(tables), path, load or load_partition, lambda run: None)
     finally:
         os.close(lock)
 

@@ -87,6 +87,12 @@ def count(config: Config, data: Partition, show: Show, speeds: Speeds = "any", n
     """Make the dry runs of a config that has its mechanism on, learns nothing and has no budgets."""
     noises = Noises() if noises is None else noises
     privacy, parties = privacy_of(config), len(data.parties)
+    if privacy.by_record and config.train.sampling == "iid":
+        advice = (
+            "chance decides how often a record is drawn, so a plan could promise too little noise; plan with "
+            "train.sampling = 'walk'. A run with 'iid' is accounted exactly, and party.budget ends it in time"
+        )
+        raise ConfigError("train.sampling", "iid", advice)
     if speeds == "clock":
         part = Part.of(config, data, inf)
     else:

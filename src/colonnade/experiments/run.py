@@ -27,6 +27,7 @@ from colonnade.drivers.simulator import Simulator
 from colonnade.drivers.simulator import checkpoint as simulator_checkpoint
 from colonnade.drivers.simulator.cpu_loads import ended_note
 from colonnade.drivers.simulator.lanes import Lanes
+from colonnade.experiments.diagnostics import Diagnostics
 from colonnade.experiments.interrupt import on_first_interrupt
 from colonnade.experiments.live import RunLive
 from colonnade.models.network import draw_in_turn
@@ -89,6 +90,10 @@ class Run:
 
     def __init__(self, setting: Federation, folder: RunFolder | None, workers: int | str = 1) -> None:
         self.federation, self.folder, self.workers = setting, folder, workers
+        self._diagnostics = Diagnostics(setting)
+        if self._diagnostics and workers == RAY:
+            advice = "does not work with [diagnose], which needs all roles in this process; use threads"
+            raise ConfigError("--workers", workers, advice)
         self.stopping = False  # Ctrl-C was typed
         self._begin()
         self._losses = 0
@@ -106,6 +111,7 @@ class Run:
         self.rows: list[dict[str, Any]] = []
         self._opened = False  # the files of the roles
         self._server, parties = setting.made()
+        self._diagnostics.check([self._server, *parties])
         self.simulator = Simulator(
             [self._server, *parties],
             Codec(setting.method.payloads, lazily=True),
@@ -342,6 +348,9 @@ class Run:
             return
         training = self.federation.training
         row = metrics_row(record, training, simulator.now / NANOSECONDS, self.wall_s, simulator.traffic)
+        if self._diagnostics:
+            simulator.settle()
+            row |= self._diagnostics.row([node.role for node in simulator.nodes], record.update)
         self.rows.append(row)
         if self.folder is not None:
             self.folder.append(row)
@@ -372,8 +381,9 @@ class Run:
         }
 
     def timeline(self) -> dict[str, Any]:
-        """Return timeline.json: the shares of busy, transit and offline of every role in bins of the clock."""
-        return self.simulator.timeline.shares(self.simulator.now)
+        """Return timeline.json: shares of busy, transit and offline of every role in bins of the clock, and speeds."""
+        shares = self.simulator.timeline.shares(self.simulator.now)
+        return shares | {"speed": self.simulator.speeds.totals()}
 
     def staleness(self) -> Histogram:
         """Return staleness.json: how often embeddings of each age were used, in bins of `width` updates."""

@@ -4,6 +4,8 @@
     dense           one layer and ReLU
     mlp:64,32       hidden layers of these widths, then a layer to the output
     cnn, lstm       (party) for rows with two dimensions: pieces of images, and series; see shaped.py
+    vgg:32,64, resnet:16,32    (party) deeper networks for pieces of images; see towers.py
+    transformer:2000x32    (party) a small transformer encoder for texts; see transformer.py
     polynomial:2    (party) Σ x^i W^i up to this degree; see polynomial.py
     resnet18-stem   (party) and resnet18:64x32x32 (server): ResNet-18, cut after its first convolution; see resnet.py
     none            (server) the aggregate is the output
@@ -24,7 +26,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from colonnade.models import resnet, shaped
+from colonnade.models import resnet, shaped, towers, transformer
 from colonnade.models.blackbox import BlackBox
 from colonnade.models.continued import Continued
 from colonnade.models.on_device import seed_generators
@@ -38,13 +40,15 @@ Shape = tuple[int, ...]  # of one row
 Factory = str | nn.Module | Continued | Callable[[Any, int], Any]  # called with inputs or shape, and outputs
 
 _KNOWN = (
-    "linear, dense, mlp:WIDTH[,WIDTH...], polynomial:DEGREE, cnn, lstm or resnet18-stem (a party's), "
+    "linear, dense, mlp:WIDTH[,WIDTH...], polynomial:DEGREE, cnn, lstm, vgg:MAPS[,MAPS...], resnet:MAPS[,MAPS...], "
+    "transformer[:WORDS[xWIDTH]] or resnet18-stem (a party's), "
     "resnet18:64xHEIGHTxWIDTH (the server's) or package.module:Class"
 )
 _ALIKE = {"linear": "polynomial:1"}  # another name for the same functions of the columns
 _SHAPED: dict[str, Callable[[Shape, int], nn.Module]] = {"cnn": shaped.cnn, "lstm": shaped.lstm}
+_DIMENSIONS = {"cnn": (2, 3), "lstm": (2,)}
 _WANTS = {
-    "cnn": "a piece of an image (height, width)",
+    "cnn": "a piece of an image (height, width) or (channels, height, width)",
     "lstm": "a series (time, channels), or the rows of a piece of an image",
 }
 
@@ -56,9 +60,10 @@ def party_module(model: Factory, shape: Shape, outputs: int, seed: int, who: str
     """
     what = f"model.party of {who}"
     named = model.model if isinstance(model, Continued) else model
-    if isinstance(named, str) and named in _SHAPED and len(shape) != 2:
+    if isinstance(named, str) and named in _SHAPED and len(shape) not in _DIMENSIONS[named]:
+        given = f"a plain list of {prod(shape)} columns" if len(shape) == 1 else f"of shape {shape}"
         raise ModelError(
-            f"{what} = {named!r}: a row must be {_WANTS[named]}, but it is a plain list of {prod(shape)} columns; "
+            f"{what} = {named!r}: a row must be {_WANTS[named]}, but it is {given}; "
             "images keep their pieces with data.split = 'rows' or 'quarters', for tables use 'mlp:64'"
         )
     module = _seeded(model, shape, outputs, seed, what)
@@ -80,7 +85,7 @@ def party_model(model: Factory, shape: Shape, outputs: int, seed: int, who: str)
 
 def refuse_unknown(model: str, what: str) -> None:
     """Raise ModelError for a name that is no party's model; does not import a user's own class."""
-    if ":" not in model and model not in ("linear", "dense", resnet.STEM, *_SHAPED):
+    if ":" not in model and model not in ("linear", "dense", transformer.NAME, resnet.STEM, *towers.KINDS, *_SHAPED):
         raise _unknown(model, what)
 
 
@@ -100,7 +105,7 @@ def server_module(model: Factory, inputs: int, outputs: int, seed: int) -> nn.Mo
                 f"set model.embedding = {outputs} with aggregate 'sum', 'mean' or 'max', or choose a server model"
             )
         return nn.Identity()
-    if isinstance(named, str) and (named in _SHAPED or _kind(named) == resnet.STEM):
+    if isinstance(named, str) and (named in _SHAPED or _kind(named) in (resnet.STEM, transformer.NAME, *towers.KINDS)):
         raise ModelError(
             f"model.server = {named!r}: is for parties, because an aggregate has no shape; use e.g. 'mlp:64'"
         )
@@ -147,7 +152,14 @@ def _build(model: Factory, shape: Shape, outputs: int, what: str) -> nn.Module |
 
 def is_dotted(model: str) -> bool:
     """Whether a model's name is that of a class to import, so that building it runs that module's code."""
-    return ":" in model and _kind(model) not in ("mlp", "polynomial", resnet.STEM, resnet.TOP)
+    return ":" in model and _kind(model) not in (
+        "mlp",
+        "polynomial",
+        transformer.NAME,
+        resnet.STEM,
+        resnet.TOP,
+        *towers.KINDS,
+    )
 
 
 def _takes_shape(model: Callable[..., Any]) -> bool:
@@ -170,6 +182,10 @@ def _named(name: str, shape: Shape, outputs: int, what: str) -> nn.Module:
         return _mlp([inputs, *_widths(name, what), outputs])
     if name.startswith("polynomial:"):
         return Polynomial(inputs, outputs, _degree(name, what))
+    if _kind(name) == transformer.NAME:
+        return transformer.transformer(name, shape, outputs, what)
+    if _kind(name) in towers.KINDS:
+        return towers.tower(name, shape, outputs, what)
     if _kind(name) == resnet.STEM:
         return resnet.stem(name, shape, outputs, what)
     if _kind(name) == resnet.TOP:

@@ -1,6 +1,10 @@
-"""Metrics of a model; scikit-learn computes them, and is imported on first use because it takes a second."""
+"""Metrics of a model; scikit-learn computes most of them, and is imported on first use because it takes a second.
 
-from collections.abc import Callable
+The second of two classes is the positive one. With more classes, `f1` and `pr-auc` are means over the classes, each
+against the rest, and every class counts the same.
+"""
+
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -8,10 +12,11 @@ import numpy as np
 from colonnade.data.task import Task
 from colonnade.protocol.errors import ConfigError
 
-__all__ = ["METRICS", "Metric", "default_metric", "measure", "require_metric"]
+__all__ = ["METRICS", "Metric", "default_metric", "measure", "require_also", "require_metric"]
 
 _CLASSES = ("binary", "multiclass")
 TOP = 5
+BINS = 15  # of `ece`
 
 
 class Metric(NamedTuple):
@@ -50,6 +55,45 @@ def _auc(y: Any, prediction: Any) -> float:
     return float(roc_auc_score(y, score, multi_class="ovr"))
 
 
+def _f1(y: Any, prediction: Any) -> float:
+    from sklearn.metrics import f1_score
+
+    classes, chosen = prediction.shape[1], prediction.argmax(1)
+    if classes == 2:
+        return float(f1_score(y, chosen, zero_division=0.0))
+    return float(f1_score(y, chosen, labels=np.arange(classes), average="macro", zero_division=0.0))
+
+
+def _pr_auc(y: Any, prediction: Any) -> float:
+    """Return the average precision: the area below the precision-recall curve, without interpolation."""
+    classes = prediction.shape[1]
+    if len(np.unique(y)) < classes:
+        return float("nan")  # a class without rows
+    from sklearn.metrics import average_precision_score
+
+    if classes == 2:
+        return float(average_precision_score(y, prediction[:, 1]))
+    return float(np.mean([average_precision_score(y == one, prediction[:, one]) for one in range(classes)]))
+
+
+def _brier(y: Any, prediction: Any) -> float:
+    """Return the mean squared error of the probabilities: of the positive class, or summed over more classes."""
+    if prediction.shape[1] == 2:
+        return float(np.mean(np.square(prediction[:, 1] - y)))
+    return float(np.mean(np.square(prediction - (y[:, None] == np.arange(prediction.shape[1]))).sum(1)))
+
+
+def _ece(y: Any, prediction: Any) -> float:
+    """Return the expected calibration error (Guo et al., 2017): the mean of |accuracy − confidence| over equal bins.
+
+    The confidence is the largest probability; the bins weigh as many rows as they hold.
+    """
+    confidence, right = prediction.max(1), prediction.argmax(1) == y
+    place = np.clip(np.ceil(confidence * BINS).astype(np.int64) - 1, 0, BINS - 1)  # (a, b], as in the paper
+    gaps = np.bincount(place, right - confidence, BINS)
+    return float(np.abs(gaps).sum() / len(y))
+
+
 def _mae(y: Any, prediction: Any) -> float:
     from sklearn.metrics import mean_absolute_error
 
@@ -66,6 +110,10 @@ METRICS: dict[str, Metric] = {
     "accuracy": Metric(_CLASSES, True, _accuracy),
     "top5": Metric(("multiclass",), True, _top5, least_classes=TOP + 1),  # with five classes it is always 1
     "auc": Metric(_CLASSES, True, _auc),
+    "f1": Metric(_CLASSES, True, _f1),
+    "pr-auc": Metric(_CLASSES, True, _pr_auc),
+    "brier": Metric(_CLASSES, False, _brier),
+    "ece": Metric(_CLASSES, False, _ece),
     "mae": Metric(("regression",), False, _mae),
     "rmse": Metric(("regression",), False, _rmse),
     "loss": Metric((*_CLASSES, "regression"), False, None),
@@ -77,24 +125,37 @@ def default_metric(task: Task) -> str:
     return "rmse" if task.kind == "regression" else "accuracy"
 
 
-def require_metric(name: str, task: Task) -> Metric:
+def require_metric(name: str, task: Task, key: str = "train.metric") -> Metric:
     """Return the metric of this name; raises ConfigError if it does not fit the task."""
     fitting = sorted(key for key, metric in METRICS.items() if metric.fits(task))
     if name not in fitting:
         few = f"is always 1 with {len(task.classes)} classes; " if name == "top5" and task.classes else ""
-        raise ConfigError("train.metric", name, f"{few}a {task.kind} task is judged by one of: {', '.join(fitting)}")
+        raise ConfigError(key, name, f"{few}a {task.kind} task is judged by one of: {', '.join(fitting)}")
     return METRICS[name]
 
 
-def measure(name: str, task: Task, y: Any, prediction: Any, loss: float) -> dict[str, float]:
-    """Compute the chosen metric, and accuracy if it applies; `loss` is the objective's on the same rows."""
-    compute = require_metric(name, task).compute
-    if compute is None:
-        values = {name: loss}
-    elif not np.isfinite(prediction).all():
-        values = {name: float("nan")}  # the training diverged: scikit-learn would raise
-    else:
-        values = {name: compute(y, prediction)}
+def require_also(names: Sequence[str], task: Task) -> None:
+    """Raise ConfigError for a further metric that does not fit the task, or is given twice."""
+    for name in names:
+        require_metric(name, task, "train.also")
+    if len(set(names)) < len(names):
+        raise ConfigError("train.also", list(names), "names a metric twice")
+
+
+def measure(
+    name: str, task: Task, y: Any, prediction: Any, loss: float, also: Sequence[str] = ()
+) -> dict[str, float]:  # fmt: skip
+    """Compute the chosen metric, the further ones, and accuracy if it applies; `loss` is the objective's own."""
+    values = {one: _computed(one, task, y, prediction, loss) for one in (name, *also)}
     if task.kind in _CLASSES:
         values.setdefault("accuracy", _accuracy(y, prediction))
     return values
+
+
+def _computed(name: str, task: Task, y: Any, prediction: Any, loss: float) -> float:
+    compute = require_metric(name, task).compute
+    if compute is None:
+        return loss
+    if not np.isfinite(prediction).all():
+        return float("nan")  # the training diverged: scikit-learn would raise
+    return compute(y, prediction)

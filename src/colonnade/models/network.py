@@ -21,9 +21,11 @@ from colonnade.models.continued import tensors_of
 from colonnade.models.on_device import seed_generators, to_array, to_tensor
 from colonnade.models.optimiser import OptimiserSpec, Parameters, Regulariser
 from colonnade.models.polynomial import Polynomial
+from colonnade.models.precision import MIXED, Mixed
 from colonnade.models.recorded import Recorder
 from colonnade.models.resnet import BasicBlock, Permuted
 from colonnade.models.shaped import Recurrent
+from colonnade.models.transformer import Attention, TextEncoder
 from colonnade.privacy.perturb import MARGIN, Perturbed, Replay, drawing, keeping
 from colonnade.protocol.messages import Array
 
@@ -40,7 +42,7 @@ _DRAWS_NOTHING = {
     nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.MaxPool1d, nn.MaxPool2d, nn.AvgPool1d, nn.AvgPool2d,
     nn.AdaptiveAvgPool1d, nn.AdaptiveAvgPool2d, nn.AdaptiveMaxPool1d, nn.AdaptiveMaxPool2d,
     nn.BatchNorm1d, nn.BatchNorm2d, nn.GroupNorm, nn.LayerNorm, nn.Embedding, Recurrent,
-    BasicBlock, Permuted, Polynomial, Perturbed,
+    BasicBlock, Permuted, Polynomial, Perturbed, Attention, TextEncoder,
 }  # fmt: skip
 
 
@@ -58,7 +60,8 @@ class Network(Parameters):
         self._buffers = flatten_by_dtype(list(self._trainer.buffers()))
         self._committed = flatten_by_dtype(list(self._reader.buffers()))
         self._draws = any(_may_draw(part) for part in self._trainer.modules())
-        self._recorder = None if self._draws else Recorder(self._trainer)
+        self._training = Mixed(self._trainer) if optimiser.precision == MIXED else self._trainer
+        self._recorder = None if self._draws else Recorder(self._training)
         self.averages = bool(self._buffers)  # over rows (BatchNorm): a row's output depends on the whole pass
         # For training mode if `read` differs from it: `read` draws nothing, moves no buffer, and uses the average of θ.
         self._apart = self.twin() if self._draws or self.averages or self.average is not None else None
@@ -70,7 +73,7 @@ class Network(Parameters):
         Buffers start from the committed ones or, with `onward`, from where the last pass left them.
         """
         starts = [live.clone() for live in self._buffers] if onward else self._committed
-        compute, self._replayed = (self._trainer, False) if self._recorder is None else self._recorder.pass_for(x)
+        compute, self._replayed = (self._training, False) if self._recorder is None else self._recorder.pass_for(x)
         for live, start in zip(self._buffers, starts, strict=True):
             live.copy_(start)
         with _generator(seed) if self._draws else nullcontext():
@@ -196,6 +199,20 @@ class Network(Parameters):
         starts = range(0, max(len(x), 1), READ_ROWS)
         parts = [self._reader(self.tensor(x[start : start + READ_ROWS])) for start in starts]
         output: Array = to_array(parts[0] if len(parts) == 1 else torch.cat(parts))
+        return output
+
+    def twin_to_read(self, dtype: torch.dtype) -> nn.Module:
+        """Return a copy of the committed module in evaluation mode, in another precision."""
+        return copy.deepcopy(self._reader).to(dtype)
+
+    def read_at(self, theta: Tensor, x: Tensor) -> Tensor:
+        """Return the output in evaluation mode at other parameters; the graph leads back to θ. It changes nothing."""
+        parts, start = {}, 0
+        for name, parameter in self._trainer.named_parameters():
+            if parameter.requires_grad:
+                parts[name] = theta[start : start + parameter.numel()].view_as(parameter)
+                start += parameter.numel()
+        output: Tensor = functional_call(self._reader, parts, (x,))
         return output
 
     def renewed(self, x: Array, seed: int, company: Array) -> Array:

@@ -1,9 +1,17 @@
-"""What is minimised: cross-entropy, logistic loss or squared error, always as a mean over the batch.
+"""What is minimised: cross-entropy, logistic loss, or an error of numbers, always as a mean over the batch.
+
+    LossSpec    for a residual r of standardised labels
+    squared     r²
+    l1          |r|
+    huber       r²/2 up to |r| = δ, then δ(|r| − δ/2) (P. J. Huber, 1964)
 
 The server standardises regression targets with its training labels, so that one learning rate fits any unit.
 Predictions and metrics are in the original unit.
 """
 
+from typing import Literal
+
+import msgspec
 import numpy as np
 import torch
 from torch import Tensor
@@ -12,14 +20,23 @@ from torch.nn import functional
 from colonnade.data.task import Task
 from colonnade.protocol.messages import Array
 
-__all__ = ["Objective"]
+__all__ = ["LossSpec", "Objective"]
+
+
+class LossSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The loss of a regression."""
+
+    kind: Literal["squared", "l1", "huber"] = "squared"
+    delta: float = 1.0  # δ of Huber's loss, in standard deviations of the training labels
 
 
 class Objective:
     """The loss of a task, and how to turn an output into a prediction."""
 
-    def __init__(self, task: Task, y_train: Array, scale: tuple[float, float] | None = None) -> None:
-        self.task = task
+    def __init__(
+        self, task: Task, y_train: Array, scale: tuple[float, float] | None = None, error: LossSpec | None = None
+    ) -> None:
+        self.task, self._error = task, error or LossSpec()
         self._mean, self._spread = scale or (0.0, 1.0)
         if task.kind == "regression" and scale is None:
             self._mean, self._spread = float(np.mean(y_train)), float(np.std(y_train)) or 1.0
@@ -59,7 +76,16 @@ class Objective:
                 real = targets.to(output.dtype)
                 return functional.binary_cross_entropy_with_logits(output[:, 0], real, reduction=how)
             case _:
-                return functional.mse_loss(output[:, 0], targets.to(output.dtype), reduction=how)
+                return self._errors(output[:, 0], targets.to(output.dtype), how)
+
+    def _errors(self, values: Tensor, targets: Tensor, how: str) -> Tensor:
+        match self._error.kind:
+            case "l1":
+                return functional.l1_loss(values, targets, reduction=how)
+            case "huber":
+                return functional.huber_loss(values, targets, reduction=how, delta=self._error.delta)
+            case _:
+                return functional.mse_loss(values, targets, reduction=how)
 
     def predict(self, output: Tensor) -> Array:
         """Return probabilities (rows, classes), or values (rows,) for regression."""

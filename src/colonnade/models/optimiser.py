@@ -2,7 +2,7 @@
 
 import hashlib
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 import msgspec
 import numpy as np
@@ -10,10 +10,11 @@ import torch
 from torch import Tensor, nn
 
 from colonnade.models.on_device import to_tensor
+from colonnade.models.precision import FULL
 from colonnade.protocol.errors import ConfigError
 from colonnade.protocol.messages import Array
 
-__all__ = ["MOMENTUM", "OptimiserSpec", "Parameters", "Regulariser"]
+__all__ = ["MOMENTUM", "OptimiserSpec", "Parameters", "Regulariser", "ServerRegulariser"]
 
 
 MOMENTUM = 0.9  # default of "momentum"
@@ -23,13 +24,15 @@ _UNFIT = ("LBFGS", "SparseAdam")  # LBFGS evaluates the loss several times per s
 
 
 class OptimiserSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Which optimiser steps a role's parameters; `options` go to the torch class."""
+    """How a role's parameters are trained: `name` steps them, and `options` go to the torch class."""
 
     name: str = "sgd"
     options: dict[str, Any] = {}
     prox: float = 0.0  # μ and the factor of each local step's rate: for methods with local steps
     decay: float = 1.0
     average: bool = False  # evaluation reads an average of θ: for methods with `protocol.average`
+    max_norm: float | None = None  # of train.max_gradient_norm: longer gradients are shortened to it; None: any length
+    precision: str = FULL  # of the training passes: see precision.py
 
     def averaging(self, average: bool) -> "OptimiserSpec":
         """Return the same optimiser, with an average of θ if the method's options ask for one."""
@@ -82,14 +85,22 @@ def _is_optimiser(kind: Any) -> bool:
 class Regulariser(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """r(θ_m) of VAFL Eq. (1): weight·‖θ‖²/2 (l2) or weight·‖θ‖₁ (l1)."""
 
+    key: ClassVar[str] = "train.regulariser"
+
     kind: str = "none"  # "none", "l1" or "l2"
     weight: float = 0.0  # the factor before the penalty
 
     def __post_init__(self) -> None:
         if self.kind not in ("none", "l1", "l2"):
-            raise ConfigError("train.regulariser.kind", self.kind, "use 'none', 'l1' or 'l2'")
+            raise ConfigError(f"{self.key}.kind", self.kind, "use 'none', 'l1' or 'l2'")
         if not self.weight >= 0:
-            raise ConfigError("train.regulariser.weight", self.weight, "must be 0 or more")
+            raise ConfigError(f"{self.key}.weight", self.weight, "must be 0 or more")
+
+    def value(self, theta: Tensor) -> float:
+        """Return r(θ)."""
+        if self.kind == "l2":
+            return self.weight * theta.square().sum().item() / 2
+        return self.weight * theta.abs().sum().item() if self.kind == "l1" else 0.0
 
     def add_gradient(self, gradient: Tensor, theta: Tensor) -> None:
         """gradient += ∇r(θ)."""
@@ -97,6 +108,12 @@ class Regulariser(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             gradient.add_(theta, alpha=self.weight)
         elif self.kind == "l1":
             gradient.add_(torch.sign(theta), alpha=self.weight)
+
+
+class ServerRegulariser(Regulariser, frozen=True, forbid_unknown_fields=True):
+    """λg(w_0) of VFL-Cascaded Eq. (1), with λ as `weight`. The paper leaves g open; g is as for the parties."""
+
+    key: ClassVar[str] = "train.server_regulariser"
 
 
 class FlatAdam:
@@ -208,7 +225,7 @@ class Parameters:
             raise ConfigError("train.optimiser", {"prox": optimiser.prox, "decay": optimiser.decay}, advice)
         self.theta = theta
         self.average = theta.clone() if optimiser.average else None
-        self._regulariser = regulariser or Regulariser()
+        self._regulariser, self._max_norm = regulariser or Regulariser(), optimiser.max_norm
         self._optimiser = optimiser.over(theta)
         self.steps, self.over = 0, False
 
@@ -220,6 +237,11 @@ class Parameters:
         """Return θ as an array."""
         values: Array = self.theta.cpu().numpy()
         return values
+
+    @property
+    def regulariser(self) -> Regulariser:
+        """r(θ), which every step takes into account."""
+        return self._regulariser
 
     @property
     def judged(self) -> Tensor:
@@ -236,7 +258,11 @@ class Parameters:
         self.over = True
 
     def apply(self, gradient: Array, rate: float, buffers: list[Array] | None = None) -> None:
-        """θ ← θ − rate·(gradient + ∇r(θ)), by the role's optimiser."""
+        """θ ← θ − rate·(gradient + ∇r(θ)), by the role's optimiser.
+
+        The sum is shortened first if it is longer than `max_norm`. That bounds a step and protects no record: private
+        steps clip the gradient of every record instead (`Network.private_gradient`).
+        """
         if self.over:
             return
         self.steps += 1
@@ -246,6 +272,8 @@ class Parameters:
         if self._regulariser.kind != "none":
             step = step.clone()
             self._regulariser.add_gradient(step, self.theta)
+        if self._max_norm is not None:
+            step = shortened(step, self._max_norm)
         if self._optimiser is None:  # the same as torch.optim.SGD, without its 15 µs of bookkeeping
             self.theta.add_(step, alpha=-rate)
         else:
@@ -275,6 +303,13 @@ class Parameters:
         if self._optimiser is not None:
             self._optimiser.load(saved["optimiser"])
         self.steps, self.over = saved["steps"], saved.get("over", False)
+
+
+def shortened(gradient: Tensor, max_norm: float) -> Tensor:
+    """Scale a gradient down to norm `max_norm`; a shorter one stays."""
+    norm = torch.linalg.vector_norm(gradient)
+    shorter: Tensor = gradient * (max_norm / norm.clamp_min(1e-30)).clamp_max(1.0)
+    return shorter
 
 
 def _plain_value(value: Any) -> Any:

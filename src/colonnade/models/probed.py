@@ -6,6 +6,7 @@ computes losses in float64 from the float32 parameters. Both losses of a pair us
 
 from collections.abc import Iterable
 
+import msgspec
 import numpy as np
 import torch
 from torch import Tensor, nn
@@ -16,6 +17,7 @@ from colonnade.models.network import Network
 from colonnade.models.objective import Objective
 from colonnade.models.on_device import to_array
 from colonnade.models.optimiser import OptimiserSpec, Regulariser
+from colonnade.models.precision import FULL
 from colonnade.models.server import ServerNetwork, aggregate
 from colonnade.privacy.guard import Guard
 from colonnade.protocol.messages import Array
@@ -27,7 +29,8 @@ class ProbedNetwork(Network):
     """A party's torch module that is never differentiated."""
 
     def __init__(self, module: nn.Module, optimiser: OptimiserSpec, regulariser: Regulariser | None = None) -> None:
-        super().__init__(module, optimiser, regulariser)
+        # A difference of two passes: bfloat16 would round it away.
+        super().__init__(module, msgspec.structs.replace(optimiser, precision=FULL), regulariser)
         self._twin = self.twin()
 
     @torch.no_grad()
@@ -70,9 +73,15 @@ class ProbedServerNetwork(ServerNetwork):
     """θ_0 with losses in float64."""
 
     def __init__(
-        self, module: nn.Module, optimiser: OptimiserSpec, objective: Objective, how: str, parties: int
+        self,
+        module: nn.Module,
+        optimiser: OptimiserSpec,
+        objective: Objective,
+        how: str,
+        parties: int,
+        regulariser: Regulariser | None = None,
     ) -> None:
-        super().__init__(module, optimiser, objective, how, parties)
+        super().__init__(module, optimiser, objective, how, parties, regulariser)
         self._twin = self.twin(torch.float64)
 
     @torch.no_grad()

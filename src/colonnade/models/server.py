@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from colonnade.models.network import Network
 from colonnade.models.objective import Objective
 from colonnade.models.on_device import contiguous, number, to_array
-from colonnade.models.optimiser import OptimiserSpec
+from colonnade.models.optimiser import OptimiserSpec, Regulariser
 from colonnade.protocol.errors import ConfigError, ModelError
 from colonnade.protocol.messages import Array
 
@@ -57,9 +57,15 @@ class ServerNetwork(Network):
     """θ_0 after the aggregate, with the task's loss."""
 
     def __init__(
-        self, module: nn.Module, optimiser: OptimiserSpec, objective: Objective, how: str, parties: int
+        self,
+        module: nn.Module,
+        optimiser: OptimiserSpec,
+        objective: Objective,
+        how: str,
+        parties: int,
+        regulariser: Regulariser | None = None,
     ) -> None:
-        super().__init__(module, optimiser)
+        super().__init__(module, optimiser, regulariser)
         self.objective, self._how, self._parties = objective, how, parties
         self._alike = how in ("sum", "mean")
 
@@ -90,6 +96,14 @@ class ServerNetwork(Network):
         parts = [self.output(part) for part in (h if isinstance(h, Iterator) else [h])]
         output = parts[0] if len(parts) == 1 else torch.cat(parts)
         return float(self.objective.loss(output, self.tensor(targets))), self.objective.predict(output)
+
+    def output_at(self, theta: Tensor, h: Tensor) -> Tensor:
+        """Return the output for embeddings at other parameters, as `read_at`."""
+        return self.read_at(theta, self.aggregated(h))
+
+    def aggregated(self, h: Tensor) -> Tensor:
+        """Return the network's input from embeddings (rows, Σ widths)."""
+        return aggregate(self._how, h, self._parties)
 
     @torch.no_grad()
     def output(self, h: Array) -> Tensor:

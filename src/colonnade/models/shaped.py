@@ -12,18 +12,19 @@ from math import prod
 
 from torch import Tensor, nn
 
-__all__ = ["Recurrent", "cnn", "lstm"]
+__all__ = ["Recurrent", "cnn", "lstm", "pool"]
 
 UNITS = 16  # of each LSTM
 
 
 def cnn(shape: tuple[int, ...], outputs: int) -> nn.Sequential:
-    """Build a convolutional network from a piece (height, width) of an image to `outputs`."""
-    first, halved = _pool(shape)
-    second, quartered = _pool(halved)
+    """Build a convolutional network from a piece (height, width) or (channels, height, width) to `outputs`."""
+    channels, *sides = (1, *shape)[-3:]
+    first, halved = pool(tuple(sides))
+    second, quartered = pool(halved)
     return nn.Sequential(
-        nn.Unflatten(1, (1, *shape)),
-        nn.Conv2d(1, 16, 3, padding=1), nn.ReLU(), first,
+        nn.Unflatten(1, (channels, *sides)),
+        nn.Conv2d(channels, 16, 3, padding=1), nn.ReLU(), first,
         nn.Conv2d(16, 32, 3, padding=1), nn.ReLU(), second,
         nn.Conv2d(32, 32, 3, padding=1), nn.ReLU(),
         nn.Flatten(),
@@ -32,7 +33,7 @@ def cnn(shape: tuple[int, ...], outputs: int) -> nn.Sequential:
     )  # fmt: skip
 
 
-def _pool(shape: tuple[int, ...]) -> tuple[nn.MaxPool2d, tuple[int, ...]]:
+def pool(shape: tuple[int, ...]) -> tuple[nn.MaxPool2d, tuple[int, ...]]:
     """Halve each side that can be halved; also returns the new sides."""
     strides = tuple(min(2, side) for side in shape)
     return nn.MaxPool2d(strides), tuple(side // stride for side, stride in zip(shape, strides, strict=True))

@@ -2,7 +2,7 @@
 
     symbol          here
     u_l, σ_l        the layers of a `Perturbed` module, each up to its linear part; what follows it
-    Z_l, c_l        uniform on ±√3·`inner`, in inner layers
+    Z_l, c_l        uniform on ±√3·`inner`, in inner layers; c_l may differ from layer to layer
     Z_L, c          Gaussian of deviation `noise`, before the last activation, on rows that were shrunk to norm `clip`
 
 Everything after the Gaussian noise depends only on the perturbed values, since σ_L has no parameters. Noise comes from
@@ -119,21 +119,21 @@ class Perturbed(nn.Module):
     """u_l = σ_l(w_l u_{l−1} + b_l + Z_l), Eq. (10); the last layer's rows are shrunk to norm C before Z_L is added."""
 
     def __init__(
-        self, stages: Sequence[nn.Module], tail: nn.Module, clip: float, noise: float, inner: float = 0.0
+        self, stages: Sequence[nn.Module], tail: nn.Module, clip: float, noise: float, inner: Sequence[float] = ()
     ) -> None:
         super().__init__()
         self.stages, self.tail = nn.ModuleList(stages), tail
-        self.clip, self.noise, self.inner = clip, noise, inner
+        self.clip, self.noise, self.inner = clip, noise, tuple(inner)  # `inner`: for each layer before the last
         self.names_inside: tuple[str, ...] = ()  # of the state, as the module alone names it
 
     def forward(self, x: Tensor) -> Tensor:
         """(rows, columns) → (rows, outputs), perturbed."""
         source = _noise()
         *inner, last = self.stages
-        for stage in inner:
+        for stage, deviation in zip(inner, self.inner, strict=True):
             x = stage(x)
-            if self.inner:
-                x = x + sqrt(3.0) * self.inner * source.uniform(x)  # Eq. (11b): deviation c_l
+            if deviation:
+                x = x + sqrt(3.0) * deviation * source.uniform(x)  # Eq. (11b): deviation c_l
         x = shrink(last(x), self.clip)
         output: Tensor = self.tail(x + self.noise * source.normal(x))  # Eq. (11a)
         return output
@@ -152,8 +152,11 @@ def output_noise(module: nn.Module, clip: float, noise: float) -> Perturbed:
     return _named_as(module, Perturbed([module], nn.Identity(), clip, noise))
 
 
-def random_neurons(module: nn.Module, clip: float, noise: float, inner: float, who: str) -> Perturbed:
-    """A random neuron at every layer of a module that consists of layers; raises for other modules."""
+def random_neurons(module: nn.Module, clip: float, noise: float, inner: float | Sequence[float], who: str) -> Perturbed:
+    """A random neuron at every layer of a module that consists of layers; raises for other modules.
+
+    `inner` is one deviation for all layers before the last one, or one for each of them.
+    """
     layers = _layers(module)
     places = [place for place, layer in enumerate(layers) if isinstance(layer, _LINEAR)]
     if not places:
@@ -170,7 +173,18 @@ def random_neurons(module: nn.Module, clip: float, noise: float, inner: float, w
             "averages, which the noise would not cover; end with a plain activation, or use privacy.mechanism = "
             "'output'"
         )
-    return _named_as(module, Perturbed(stages, tail, clip, noise, inner))
+    return _named_as(module, Perturbed(stages, tail, clip, noise, _by_layer(inner, len(stages) - 1, who)))
+
+
+def _by_layer(inner: float | Sequence[float], layers: int, who: str) -> Sequence[float]:
+    if not isinstance(inner, Sequence):
+        return (inner,) * layers
+    if len(inner) != layers:
+        raise ModelError(
+            f"model.party of {who}: has {layers} inner layers (Linear or Conv before the last one), but privacy.inner "
+            f"lists {len(inner)} deviations: give one for each, or one number for all"
+        )
+    return inner
 
 
 def _named_as(module: nn.Module, perturbed: Perturbed) -> Perturbed:

@@ -39,7 +39,9 @@ class PrivacySettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     mechanism: Literal["none", "output", "neurons"] | None = None  # left out: none, and no key but delta may be set
     clip: float | None = None  # C: the largest norm of a row before the noise
     noise: float = 0.0  # c: standard deviation of the Gaussian noise
-    inner: float = 0.0  # c_l: standard deviation of the uniform noise in inner layers ("neurons")
+    # c_l: standard deviation of the uniform noise in inner layers ("neurons"), or a list with one for each inner layer.
+    # It smooths the network (Thm 5). No ε is claimed for it: the account counts the Gaussian noise alone.
+    inner: float | list[float] = 0.0
     delta: float = 1e-5
     local_updates: Literal["plain", "dp-sgd", "answers"] = "plain"
     dp_sgd: DpSgd | None = None
@@ -56,9 +58,10 @@ class PrivacySettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     def check(self) -> None:
         """Raise ConfigError for a setting that gives no guarantee or makes no sense."""
-        for name in ("noise", "inner"):
-            value = getattr(self, name)
-            if not 0 <= value < float("inf"):
+        inner = self.inner if isinstance(self.inner, list) else [self.inner]
+        for name, deviations in (("noise", [self.noise]), ("inner", inner)):
+            if not all(0 <= value < float("inf") for value in deviations):
+                value = getattr(self, name)
                 raise ConfigError(f"privacy.{name}", value, "must be a standard deviation of 0 or more")
         if not 0 < self.delta < 1:
             raise ConfigError("privacy.delta", self.delta, "must lie between 0 and 1, best below 1/rows")

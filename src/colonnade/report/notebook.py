@@ -9,6 +9,7 @@ from colonnade.report.bars import bytes_by_kind, utilisation
 from colonnade.report.figures import AXES, curve
 from colonnade.report.lanes import staleness_histogram, staleness_map, timeline
 from colonnade.report.records import Record, by_label, without_oracles
+from colonnade.report.rounds import rates, speeds, steps
 
 __all__ = ["figure", "race_figure"]
 
@@ -18,6 +19,9 @@ _FIGURES: dict[str, Callable[[Record], go.Figure]] = {
     "staleness": staleness_map,
     "ages": lambda record: staleness_histogram({record.label: [record]}),
     "utilisation": lambda record: utilisation({record.label: [record]}),
+    "tau": steps,
+    "eta": rates,
+    "speed": speeds,
     "bytes": lambda record: bytes_by_kind({record.label: [record]}),
 }
 

@@ -39,6 +39,7 @@ POLICY = (
     "default-src 'none'; base-uri 'none'; form-action 'none'; script-src 'unsafe-inline'; "
     "style-src 'unsafe-inline'; img-src data: blob:"
 )
+SECTIONS = 7  # at most, for the progress bar
 LOADING, DRAWING = 0.4, 0.8  # the part of the work that is done after each
 
 
@@ -49,7 +50,7 @@ def write_report(folder: str | Path, on_progress: Progress = lambda text, done: 
     attack = load_attack(folder)
     drawn: list[Section] = []
     for section in chain([attack_section(attack)] if attack else [], sections(records) if records else []):
-        on_progress(f"draws: {section.title}", LOADING + (DRAWING - LOADING) * len(drawn) / 4)
+        on_progress(f"draws: {section.title}", LOADING + (DRAWING - LOADING) * len(drawn) / SECTIONS)
         drawn.append(section)
     on_progress("writes the page", DRAWING)
     path = folder / "report.html"

@@ -12,11 +12,14 @@ from colonnade.report.bars import bytes_by_kind, epsilon_of, metric_against_epsi
 from colonnade.report.figures import curve
 from colonnade.report.lanes import SHOWN_ROLES, staleness_histogram, staleness_map, timeline
 from colonnade.report.records import Record, by_label, without_oracles
+from colonnade.report.rounds import SHOWN, has_rounds, rates, speeds, steps, uneven_speeds
+from colonnade.report.settings import metric_against, time_against, varied
 from colonnade.results.summary import Summary
 from colonnade.results.verdict import flaw_of
 
 __all__ = ["Chart", "Section", "sections"]
 
+SHOWN_ROUNDS = 4  # labels whose rounds are drawn
 PLACES = {"clock_s": "the clock", "update": "updates", "megabytes": "data sent"}
 
 OF_PROCESSES = (
@@ -55,8 +58,49 @@ def sections(records: Sequence[Record]) -> Iterator[Section]:
     oracles = {label: group for label, group in everyone.items() if label not in groups}
     seeds = max(len(group) for group in groups.values())
     yield _curves(groups, oracles, seeds)
+    yield from _against_settings(groups, seeds)
     yield Section("What it cost", "Means over seeds." if seeds > 1 else "", _costs(groups))
+    yield from _rounds(groups)
     yield from _lanes(groups)
+
+
+def _against_settings(groups: Groups, seeds: int) -> Iterator[Section]:
+    """Draw what a sweep found, if runs of one method differ in a number."""
+    first = next(iter(groups.values()))[0].summary
+    charts = []
+    for setting in varied(groups):
+        metric, target = first["metric"], first["target"]
+        charts.append(
+            Chart(f"against-{setting.key}", f"{metric} against {setting.key}", metric_against(groups, setting))
+        )
+        if target is not None:
+            title, figure = f"Time to {metric} {target:g} against {setting.key}", time_against(groups, setting)
+            charts.append(Chart(f"time-against-{setting.key}", title, figure))
+    if charts:
+        text = "Each line is one method with one choice of its other settings. A cross: some runs are not results. An"
+        text += " open circle: some seeds have no value, or did not reach the target. A missing point: none did."
+        text += " Bars are one standard deviation over seeds." if seeds > 1 else ""
+        yield Section("Against the settings", text, charts)
+
+
+def _rounds(groups: Groups) -> Iterator[Section]:
+    """Draw the speeds of the parties, and the rounds of methods with local steps; the first seed."""
+    firsts = [group[0] for group in groups.values()]
+    charts = []
+    if fast := next(filter(uneven_speeds, firsts), None):
+        count = len(fast.parties)
+        whose = f", the first {SHOWN} of {count:,} parties" if count > SHOWN else ""
+        charts.append(Chart("speed", f"Speed of the parties ({fast.label}{whose})", speeds(fast)))
+    in_rounds = [(index, record) for index, record in enumerate(firsts) if has_rounds(record)]
+    for index, record in in_rounds[:SHOWN_ROUNDS]:
+        charts.append(Chart(f"tau-{index}", f"{record.label}: τ by round", steps(record), record.label))
+        charts.append(Chart(f"eta-{index}", f"{record.label}: η by round", rates(record), record.label))
+    if charts:
+        text = f"Seed {firsts[0].summary['seed']}."
+        text += " Speed: batches per second while a party computes, as the clock sets it." if fast else ""
+        text += " τ: a role's local steps in a round. η: the factor of its learning rate." if in_rounds else ""
+        text += f" Rounds of the first {SHOWN_ROUNDS} of {len(in_rounds)}." if len(in_rounds) > SHOWN_ROUNDS else ""
+        yield Section("Speeds and rounds", text, charts)
 
 
 def _curves(groups: Groups, oracles: Groups, seeds: int) -> Section:
@@ -72,11 +116,29 @@ def _curves(groups: Groups, oracles: Groups, seeds: int) -> Section:
             )  # side by side
             charts.append(Chart("target", f"Time to {metric} {target:g}", bars))
         charts.append(_curve(groups, oracles, against, place, "loss", "loss", None))
+    charts += _diagnoses(groups, metric)
     text = _judged_on(first) + " A click on a name in the bar above hides it in every chart. Dragging zooms. The charts"
     text += " begin with the part in which most methods learn; a double click shows all of it."
     if seeds > 1:
         text += f" Lines are means over {seeds} seeds, bands one standard deviation."
     return Section("How it learns", text, charts)
+
+
+def _diagnoses(groups: Groups, metric: str) -> Iterator[Chart]:
+    """Draw what `[diagnose]` recorded, if it did."""
+    told = {
+        "training_value": (f"{metric} on training rows", "clock_s"),
+        "gradient_norm2": ("‖∇F‖² on training rows", "update"),
+    }
+    for value, (title, against) in told.items():
+        runs = {label: [record.rows for record in group] for label, group in groups.items()}
+        runs = {label: own for label, own in runs.items() if all(rows and value in rows[0] for rows in own)}
+        if not runs:
+            continue
+        figure = curve(runs, title, against, value=value)
+        if value == "gradient_norm2":
+            figure.update_yaxes(type="log", range=None, autorange=True, exponentformat="power")
+        yield Chart(f"{value}-{against}", f"{title} against {PLACES[against]}", figure)
 
 
 def _judged_on(summary: Summary) -> str:

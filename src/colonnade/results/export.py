@@ -163,6 +163,8 @@ def _of_columns(fitted: Fitted) -> dict[str, Any]:
         if held is None:
             about |= {"shift": float(fitted.shift[first]), "gain": float(fitted.gain[first])}
             about["missing"] = None if fitted.means is None else float(fitted.means[place])
+        elif fitted.lengths and fitted.lengths[place]:
+            about |= {"vocabulary": list(held), "words": fitted.lengths[place]}
         else:
             about["categories"] = list(held)
         columns.append(about)

@@ -21,6 +21,7 @@ from colonnade.results.verdict import Commonest, warnings_of
 __all__ = [
     "Summary",
     "TrafficFields",
+    "finite",
     "live_summary",
     "metrics_row",
     "staleness_histogram",
@@ -73,6 +74,7 @@ class Summary(TrafficFields):
     validation_loss: float | None
     validation_rows: int  # 0: the lines of metrics.jsonl are about the test rows
     test_rows: int
+    also: NotRequired[dict[str, float | None]]  # only with `train.also`: further metrics, on the same rows as `value`
     target: float | None
     time_to_target_s: float | None  # from the lines of metrics.jsonl
     fresh_rows: int
@@ -150,6 +152,8 @@ def summarise(
         "trace_sha256": trace_sha256,
         "weights_sha256": weights_sha256,
     }
+    if plan.training.also:
+        summary["also"] = {name: last.get(f"{of_tests}{name}") for name in plan.training.also}
     if before is not None:
         summary["continued_from"] = before.origin
     summary["warnings"] = warnings_of(summary, rows, principal.get("warnings", ()), commonest)
@@ -192,27 +196,31 @@ def metrics_row(
 ) -> dict[str, Any]:
     """Make one line of metrics.jsonl; `rows` names the rows of its value, accuracy and loss."""
     metric, tested = training.metric, record.tested
-    row = {
+    row: dict[str, Any] = {
         "clock_s": clock_s,
         "wall_s": round(wall_s, 4),
         "update": record.update,
         "epochs": record.epochs,
-        "value": _finite(record.values[metric]),
-        "accuracy": _finite(record.values.get("accuracy")),
-        "loss": _finite(record.loss),
-        "train_loss": _finite(record.train_loss),
+        "value": finite(record.values[metric]),
+        "accuracy": finite(record.values.get("accuracy")),
+        "loss": finite(record.loss),
+        "train_loss": finite(record.train_loss),
         "bytes_up": traffic.bytes_up,
         "bytes_down": traffic.bytes_down,
         "staleness": record.staleness,
         "missing": record.missing,
         "rows": "validation" if training.validation else "test",
     }
+    row |= {name: finite(record.values.get(name)) for name in training.also}
+    if (rounds := record.rounds) is not None:
+        row |= {"round": rounds.round, "round_clock_s": rounds.clock_s, "tau": rounds.tau, "eta": rounds.eta}
     if tested is None:
         return row
+    row |= {f"test_{name}": finite(tested.values.get(name)) for name in training.also}
     return row | {
-        "test_value": _finite(tested.values[metric]),
-        "test_accuracy": _finite(tested.values.get("accuracy")),
-        "test_loss": _finite(tested.loss),
+        "test_value": finite(tested.values[metric]),
+        "test_accuracy": finite(tested.values.get("accuracy")),
+        "test_loss": finite(tested.loss),
     }
 
 
@@ -274,8 +282,8 @@ def _privacy_fields(
     silent = [name for name in parties if name not in spent]
     worst = None if silent else max(spent.values(), key=lambda one: one["mu"])
     return {
-        "mu": _finite(worst["mu"] if worst else None),
-        "epsilon": _finite(worst["epsilon"] if worst else None),
+        "mu": finite(worst["mu"] if worst else None),
+        "epsilon": finite(worst["epsilon"] if worst else None),
         "delta": settings.delta,
         "not_told": silent,
         "mechanism": settings.mechanism,
@@ -283,8 +291,8 @@ def _privacy_fields(
         "noise": settings.noise,
         "local_updates": settings.local_updates,
         claim: {
-            "mu": _finite(worst["claim_mu"] if worst else None),
-            "epsilon": _finite(worst["claim_epsilon"] if worst else None),
+            "mu": finite(worst["claim_mu"] if worst else None),
+            "epsilon": finite(worst["claim_epsilon"] if worst else None),
         },
         "parties": {name: _all_finite(one) for name, one in spent.items()},
         "withdrawn": dict(withdrawn),
@@ -296,8 +304,9 @@ def _withdrawn_note(withdrawn: Mapping[str, str]) -> str:
 
 
 def _all_finite(numbers: Mapping[str, Any]) -> dict[str, Any]:
-    return {key: _finite(value) if isinstance(value, float) else value for key, value in numbers.items()}
+    return {key: finite(value) if isinstance(value, float) else value for key, value in numbers.items()}
 
 
-def _finite(value: float | None) -> float | None:
+def finite(value: float | None) -> float | None:
+    """Return the value; None if it is not a finite number, which JSON does not have."""
     return value if value is not None and isfinite(value) else None

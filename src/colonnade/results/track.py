@@ -20,6 +20,7 @@ from colonnade.config.schema import Config, TrackConfig, to_dict
 from colonnade.data.catalogue import CATALOGUE
 from colonnade.drivers.files import replace_file
 from colonnade.extras import require_extra
+from colonnade.models.metrics import METRICS
 from colonnade.protocol.errors import ConfigError
 from colonnade.protocol.foreign import harmless
 from colonnade.protocol.strict_json import to_json
@@ -34,8 +35,9 @@ LONGEST = 250  # characters of a setting
 
 _OF_ROW = [
     "clock_s", "wall_s", "epochs", "value", "accuracy", "loss", "train_loss", "bytes_up", "bytes_down", "test_value",
-    "test_accuracy", "test_loss",
+    "test_accuracy", "test_loss", "training_value", "training_accuracy", "objective", "gradient_norm2",
 ]  # fmt: skip
+_OF_ROW += [f"{of}{name}" for name in METRICS if name not in _OF_ROW for of in ("", "test_", "training_")]
 _OF_SUMMARY = ("value", "accuracy", "loss", "validation_value", "validation_loss", "updates", "epochs", "clock_s")
 _OF_DATA = ("parties", "scale", "test_fraction", "validation_fraction", "split_seed", "missing", "sparse")
 _OF_CLOCK = ("kind", "mean_s", "sigma", "unit_s", "interval_s", "latency_s", "bandwidth_mbps")

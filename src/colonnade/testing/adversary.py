@@ -248,6 +248,8 @@ class _Case:
         if self.outcome.lost:
             return False
         self.outcome.lost = self.liar.muted = True
+        # What the others owe from here on is a new debt: a node gives them `network.give_up_s` again.
+        self.progress = self.progress[0], self.simulator.now
         self.simulator.status = "running"
         peers = self.setting.method.capabilities.peers or self.liar.name == SERVER
         for watched in self.honest:

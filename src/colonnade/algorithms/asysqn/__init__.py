@@ -63,7 +63,7 @@ def _method(name: str, algorithm: str, summary: str, options: type[LinearOptions
         Party,
         exposes=MARGINS,
         predictor=SummedPredictor(),
-        capabilities=Capabilities(party_labels=True, peers=True, sparse=True),
+        capabilities=Capabilities(party_labels=True, peers=True, sparse=True, train_keys=("sampling",)),
         defaults=Defaults(party=None, optimiser="sgd", learning_rate="auto", batch_size=256, epochs=30.0, patience=0),
         page="asysqn.md",
     )

@@ -17,7 +17,9 @@ SGD, SVRG, SAGA = "sgd", "svrg", "saga"
 class LinearOptions(Options, frozen=True, kw_only=True):
     """The options that all these methods share, and the constants that tell them apart."""
 
-    loss: Literal["auto", "logistic", "ridge", "ls-svm"] = "auto"  # logistic for two classes, ridge for numbers
+    # "auto": logistic for two classes, ridge for numbers
+    loss: Literal["auto", "logistic", "ridge", "ls-svm", "huber"] = "auto"
+    huber_delta: float = 1.0  # δ of loss = "huber", in standard deviations of the training labels
     l2: float | None = None  # λ; left out: 1/n, or the paper's 1e-4 if train.learning_rate is given
     intercept: bool = True  # held by the first party, without a penalty
     masking: Literal["on", "off"] = "on"
@@ -79,7 +81,7 @@ class LinearOptions(Options, frozen=True, kw_only=True):
     @property
     def task(self) -> Task:
         """The task of the loss. The coordinator has no labels, so it takes "auto" to mean two classes."""
-        return Task("regression", ()) if self.loss == "ridge" else Task("binary", ("0", "1"))
+        return Task("regression", ()) if self.loss in ("ridge", "huber") else Task("binary", ("0", "1"))
 
     def threshold(self, parties: int) -> int:
         """How many parties an update takes."""
@@ -101,6 +103,10 @@ class LinearOptions(Options, frozen=True, kw_only=True):
             raise ConfigError("data.parties", parties, f"{advice}; protocol.masking = 'off' hides nothing")
         if self.l2 is not None and not 0 <= self.l2 < float("inf"):
             raise ConfigError("protocol.l2", self.l2, "λ must be 0 or more")
+        if not 0 < self.huber_delta < float("inf"):
+            raise ConfigError("protocol.huber_delta", self.huber_delta, "must be above 0 standard deviations")
+        if self.huber_delta != 1.0 and self.loss != "huber":
+            raise ConfigError("protocol.huber_delta", self.huber_delta, "needs protocol.loss = 'huber'")
         if self.fan_out < 2:
             raise ConfigError("protocol.fan_out", self.fan_out, "must be 2 or more children")
         if not 0 <= self.fraction_bits <= 62:

@@ -12,8 +12,9 @@ Every term, for others' sums and for own ones, must pass `_obstacle`:
   holds a question over other members, because the two parties may have heard of a change in different order. It
   answers when the lists agree, and forgets the question when its initiator abandons it.
 - The `Fence` has no other set of parties for one of the rows. If it has, the party holds a question over training rows
-  until it has moved, which it does at once (`Party._move_first`). It declines a question over test rows, because an
-  evaluation changes nothing.
+  until it has moved, which it does at once (`Party._move_first`). If terms that are being made are all that is in the
+  way, it waits for them, because their rows count for the weights after a move, too. It declines a question over test
+  rows, because an evaluation changes nothing.
 """
 
 from collections.abc import Iterable
@@ -63,7 +64,8 @@ ROUND: Final = "round"
 SNAPSHOT: Final = "snapshot"
 TESTS: Final = "tests"
 NO_ROWS = np.zeros(0, np.int32)
-OTHERS, UNMOVED = "others", "unmoved"  # why a party gives no term: the members differ, or its weights have not moved
+# Why a party gives no term: the members differ, its weights have not moved, or terms over others are being made.
+OTHERS, UNMOVED, MAKING = "others", "unmoved", "making"
 
 
 class Purpose(NamedTuple):
@@ -128,7 +130,7 @@ class Contributor(Chassis[C], Generic[C]):
         if isinstance(setup.model, Continued):
             self.estimator.begin_at(setup.model, self._columns, setup.name)
         path = ("batches",) if options.synchronous else ("batches", setup.index)
-        batches = Draws if options.estimator == SAGA else Walk
+        batches = Draws if options.estimator == SAGA or training.sampling == "iid" else Walk
         self._walk = batches(self._block.rows, setup.training.batch_size, setup.training.seed, *path)
 
     # Training; the subclass implements it.
@@ -203,7 +205,7 @@ class Contributor(Chassis[C], Generic[C]):
         if not obstacle:
             return self._contribute(initiator, ask)
         state.held_back += 1
-        if obstacle == UNMOVED and ask.tests:
+        if obstacle != OTHERS and ask.tests:
             return self._decline()
         theirs = [key for key in state.held if key[0] == initiator]
         if len(theirs) >= self.sums.waiting:
@@ -217,7 +219,9 @@ class Contributor(Chassis[C], Generic[C]):
         named = (state.judge, state.judges) if share.tests else (initiator, state.members)
         if (initiator, share.members) != named or (share.tests and share.whole != state.last):
             return OTHERS
-        return UNMOVED if self.fence.forbids(share, self.estimator.w) else ""
+        if not self.fence.forbids(share, self.estimator.w):
+            return ""
+        return MAKING if self.fence.awaits(share) else UNMOVED
 
     def _contribute(self, initiator: int, ask: Ask) -> None:
         share = _share_of(ask)
@@ -244,7 +248,7 @@ class Contributor(Chassis[C], Generic[C]):
         """Answer the held questions that have no obstacle any more."""
         for (initiator, nonce), ask in list(self.state.held.items()):
             obstacle = self._obstacle(initiator, _share_of(ask))
-            if not obstacle or (obstacle == UNMOVED and ask.tests):
+            if not obstacle or (obstacle != OTHERS and ask.tests):
                 del self.state.held[initiator, nonce]
                 if obstacle:
                     self._decline()
@@ -255,7 +259,10 @@ class Contributor(Chassis[C], Generic[C]):
         self.send(SERVER, Declined(self.state.judging), evaluation=True)
 
     def must_move(self) -> bool:
-        """Whether another party waits for this one to move."""
+        """Whether an own sum, or another party, waits for this one to move, and a move would help."""
+        own = self.state.blocked
+        if own is not None and self._obstacle(self.index, self.own_share(own)) == UNMOVED:
+            return True
         return any(self._obstacle(key[0], _share_of(ask)) == UNMOVED for key, ask in self.state.held.items())
 
     def amount(self, passes: float, rows: Rows, whole: bool = False) -> float:
@@ -439,7 +446,7 @@ class Contributor(Chassis[C], Generic[C]):
     @job(JudgeTests)
     def judge_tests(self, job: JudgeTests) -> Judged:
         """The loss and the metric of the held-out rows."""
-        scores, tested = self._held.judge(job.theta, self.training.metric)
+        scores, tested = self._held.judge(job.theta, (self.training.metric, *self.training.also))
         return Judged(job.number, scores.loss, scores.values, tested)
 
     @done(Judged)

@@ -209,9 +209,11 @@ class LinearCoordinator(Counting[State]):
             raise PartyDiverged(name, f"{cause}{self._caveat()}; {self._advice()}")
 
     def _caveat(self) -> str:
-        """Say which parties may be the cause: false numbers of one party are in the sums of all others."""
-        took_part = [name for name in self.names if name in self.state.nonzeros]
-        return f" (the cause may be false numbers of any party that took part: {', '.join(took_part)})"
+        """Say which parties may be the cause: false numbers of one party are in the sums of all others.
+
+        The first sum is over all parties, so each of them took part, also if it has left since.
+        """
+        return f" (the cause may be false numbers of any party that took part: {', '.join(self.names)})"
 
     def _begin(self) -> BeginTraining:
         """The order to train; its unit of work is a mean party's row."""
@@ -479,10 +481,11 @@ class LinearCoordinator(Counting[State]):
         for scores in (message, message.tested):
             if scores is not None and not _are_scores(scores.loss, scores.values):
                 raise RemoteProtocolError(sender, f"sends an impossible evaluation: {message!r:.120}")
-        if self.training.metric not in message.values:
-            raise RemoteProtocolError(
-                sender, f"sends an evaluation without {self.training.metric}: does protocol.loss fit the labels?"
-            )
+        for metric in (self.training.metric, *self.training.also):
+            if metric not in message.values:
+                raise RemoteProtocolError(
+                    sender, f"sends an evaluation without {metric}: does protocol.loss fit the labels?"
+                )
         if (message.tested is not None) != self.state.last:
             raise RemoteProtocolError(sender, "evaluates other rows than the coordinator asked for")
         doubts, over = dict(self.state.doubts), bool(self.progress.ending)
@@ -524,7 +527,8 @@ class LinearCoordinator(Counting[State]):
 
     def _judged_nothing(self) -> None:
         self.state.judge, self.state.tries = "", 0
-        nothing = Scores(float("nan"), {self.training.metric: float("nan")})
+        names = (self.training.metric, *self.training.also)
+        nothing = Scores(float("nan"), dict.fromkeys(names, float("nan")))
         tested = nothing if self.state.last else None
         self.measured(Evaluated(self.state.number, nothing.loss, nothing.values, tested), self.state.missing)
 

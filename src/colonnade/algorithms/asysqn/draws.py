@@ -6,30 +6,13 @@ rows were that old: at the end of an epoch, up to n/b times too much. SAGA then 
 SVRG, whose reference is of one moment, does not.
 """
 
-import numpy as np
+from colonnade.algorithms import batches
+from colonnade.algorithms.batches import CACHED
 
-from colonnade.algorithms.batches import Rows
-from colonnade.protocol.seeds import generator
-
-__all__ = ["Draws"]
-
-CACHED = 8  # newest batches to keep, because each is asked for several times
+__all__ = ["CACHED", "Draws"]
 
 
-class Draws:
-    """Batches without a repeated row; each depends on its position alone, like those of a `Walk`."""
+class Draws(batches.Draws):
+    """Batches without a repeated row. Linear steps do not depend on the order of rows, so it is not drawn."""
 
-    def __init__(self, rows: int, batch_size: int, seed: int, *path: str | int) -> None:
-        self._rows, self._batch_size, self._seed, self._path = rows, min(batch_size, rows), seed, path
-        self._cached: dict[int, Rows] = {}
-
-    def batch(self, position: int) -> Rows:
-        """The rows of batch number `position`."""
-        found = self._cached.get(position)
-        if found is None:
-            draw = generator(self._seed, *self._path, position)
-            found = draw.choice(self._rows, self._batch_size, replace=False, shuffle=False).astype(np.int32)
-            if len(self._cached) >= CACHED:
-                del self._cached[next(iter(self._cached))]
-            self._cached[position] = found
-        return found
+    shuffled = False

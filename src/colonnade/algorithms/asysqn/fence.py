@@ -53,6 +53,12 @@ class Fence:
             return False
         return bool(w.any()) or self._clashes(share, self._marked(self.running.values(), {}))
 
+    def awaits(self, share: Share) -> bool:
+        """Whether only terms that are being made are in the way of this share: until they are done, no move helps."""
+        running = self._marked(self.running.values(), {})
+        rest = {key: mask & ~running[key] if key in running else mask for key, mask in self.marks.items()}
+        return not self._clashes(share, rest)
+
     def _clashes(self, share: Share, marks: Marks) -> bool:
         for (tests, members), mask in marks.items():
             if tests == share.tests and members != share.members and mask[self._places(share)].any():

@@ -5,8 +5,8 @@ import hashlib
 import numpy as np
 
 from colonnade.algorithms.asysqn.block import Block
-from colonnade.algorithms.asysqn.config import LinearOptions
-from colonnade.algorithms.asysqn.losses import FAR, LOSSES, Loss, at_zero, probability
+from colonnade.algorithms.asysqn.config import SAGA, LinearOptions
+from colonnade.algorithms.asysqn.losses import FAR, LOSSES, Loss, at_zero, huber, probability
 from colonnade.algorithms.evaluation import Scores
 from colonnade.algorithms.method import PartySetup
 from colonnade.algorithms.training import Training
@@ -31,7 +31,7 @@ class Holdings:
         self._name, self._task = setup.name, setup.task
         intercept = setup.options.intercept and setup.index == 0  # one party holds it for all
         self.train, self.test = Block(setup.train, intercept), Block(setup.test, intercept)
-        self.loss = LOSSES[_loss_of(setup.options, setup.task)]
+        self.loss = _loss_of(setup.options, setup.task, setup.y_train)
         self.y = targets(setup.y_train, setup.task, self.loss, setup.name)
         self.y_test = targets(setup.y_test, setup.task, self.loss, setup.name)
         self.validation = setup.training.validation
@@ -68,21 +68,22 @@ class Holdings:
         """The number of held-out rows in an evaluation."""
         return self.test.rows if whole or not self.validation else self.validation
 
-    def judge(self, theta: Array, metric: str) -> tuple[Scores, Scores | None]:
+    def judge(self, theta: Array, metrics: tuple[str, ...]) -> tuple[Scores, Scores | None]:
         """Scores of the validation rows (of all rows, if there are none), and of test rows that `theta` includes."""
         first = self.validation or len(theta)
-        scores = self._scores(theta[:first], self.y_test[:first], metric)
-        return scores, self._scores(theta[first:], self.y_test[first:], metric) if len(theta) > first else None
+        scores = self._scores(theta[:first], self.y_test[:first], metrics)
+        return scores, self._scores(theta[first:], self.y_test[first:], metrics) if len(theta) > first else None
 
-    def _scores(self, theta: Array, y: Array, metric: str) -> Scores:
+    def _scores(self, theta: Array, y: Array, metrics: tuple[str, ...]) -> Scores:
         if not len(theta):
-            return Scores(float("nan"), {metric: float("nan")})
+            return Scores(float("nan"), dict.fromkeys(metrics, float("nan")))
         loss = float(np.mean(self.loss.value(theta, y)))
         start = max(at_zero(self.loss, y), self.level)
         if not loss <= FAR * start:
             raise TrainingDiverged(f"the loss of the held-out rows is {loss:.3g}; it was {start:.3g} at the start")
         labels = (y > 0).astype(np.int64) if self.loss.signed else y
-        return Scores(loss, measure(metric, self._task, labels, predictions(theta, self._task), loss))
+        metric, *also = metrics
+        return Scores(loss, measure(metric, self._task, labels, predictions(theta, self._task), loss, also))
 
 
 def predictions(theta: Array, task: Task) -> Array:
@@ -93,10 +94,12 @@ def predictions(theta: Array, task: Task) -> Array:
     return np.column_stack([1.0 - score, score])
 
 
-def _loss_of(options: LinearOptions, task: Task) -> str:
+def _loss_of(options: LinearOptions, task: Task, y_train: Array) -> Loss:
+    if options.loss == "huber":
+        return huber(options.huber_delta * (float(np.std(y_train)) or 1.0))
     if options.loss != "auto":
-        return options.loss
-    return "ridge" if task.kind == "regression" else "logistic"
+        return LOSSES[options.loss]
+    return LOSSES["ridge" if task.kind == "regression" else "logistic"]
 
 
 def _l2_of(options: LinearOptions, training: Training) -> float:
@@ -120,6 +123,9 @@ def _refuse_others_settings(setup: PartySetup[LinearOptions]) -> None:
         raise ConfigError(
             "train.regulariser", regulariser.kind, "linear methods use protocol.l2 instead; leave this key out"
         )
+    if setup.training.sampling == "walk" and setup.options.estimator == SAGA:
+        advice = "SAGA is biased on a walk, so it always draws its batches independently; use 'iid', or leave it out"
+        raise ConfigError("train.sampling", "walk", advice)
     if optimiser.name != "sgd" or optimiser.options:
         raise ConfigError("train.optimiser", optimiser.name, "linear methods have their own step; leave this key out")
 
@@ -141,7 +147,7 @@ def _advice(task: Task, loss: Loss) -> str:
     if task.kind == "multiclass":
         return f"needs labels of two classes (±1 or 0–1); these labels have {len(task.classes)} classes"
     if loss.signed:
-        return "needs labels of two classes; this label is a number, for which there is 'ridge'"
+        return "needs labels of two classes; this label is a number, for which there are 'ridge' and 'huber'"
     return "needs a number as the label; this label has two classes: use 'logistic' or 'ls-svm'"
 
 

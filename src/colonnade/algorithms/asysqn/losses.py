@@ -6,9 +6,13 @@
     logistic   log(1 + e^{−yθ})    ±1       scikit-learn's LogisticRegression with C = 1/(nλ)
     ridge      ½(θ − y)²           real     its Ridge with alpha = nλ
     ls-svm     ½(1 − yθ)²          ±1       Suykens and Vandewalle's; on ±1 it is ridge's L
+    huber      ½(θ − y)² up to |θ − y| = δ, then δ(|θ − y| − δ/2), for real labels: steps of AsySQN need L″, which
+               is 0 for the absolute error everywhere, so that one is not among these losses
 
 The paper prints only the logistic loss, with λ/2·‖w‖² beside a mean (28): λ does not grow with n, and the gradient of
 the penalty is λw. It gives no factor for squares. ½ is that of Suykens and Vandewalle (1999), its source for ls-svm.
+
+Huber's loss is not in the paper. It has the properties that its theorems ask of L: convex, with a bounded L″.
 
 # DEVIATION: (P) has no intercept. Without one, the columns alone cannot separate classes of unequal size.
 """
@@ -21,8 +25,9 @@ from scipy.special import expit
 
 from colonnade.protocol.messages import Array
 
-__all__ = ["FAR", "LOSSES", "Loss", "at_zero", "penalty", "probability"]
+__all__ = ["FAR", "LOSSES", "Loss", "at_zero", "huber", "penalty", "probability"]
 
+BISECTIONS = 60  # halve an interval to the last digits of a float64
 FAR = 10.0  # times the loss at w = 0: training does not recover from there
 
 
@@ -90,6 +95,32 @@ def _difference(theta: Array, y: Array) -> Array:
     """The derivative of both squared losses: −y(1 − yθ) = θ − y where y² = 1."""
     slopes: Array = theta - y
     return slopes
+
+
+def huber(delta: float) -> Loss:
+    """Huber's loss: squares of errors up to δ, in the unit of the labels, and δ·|error| beyond."""
+
+    def value(theta: Array, y: Array) -> Array:
+        size = np.abs(theta - y)
+        losses: Array = np.where(size <= delta, 0.5 * np.square(size), delta * (size - 0.5 * delta))
+        return losses
+
+    def slope(theta: Array, y: Array) -> Array:
+        slopes: Array = np.clip(theta - y, -delta, delta)
+        return slopes
+
+    def curve(theta: Array, y: Array) -> Array:
+        return np.where(np.abs(theta - y) <= delta, 1.0, 0.0)
+
+    def constant(y: Array) -> float:
+        """The root of Σ slope, which rises with θ: by bisection, between the least and the largest label."""
+        low, high = float(y.min()), float(y.max())
+        for _ in range(BISECTIONS):
+            middle = 0.5 * (low + high)
+            low, high = (middle, high) if slope(np.full(1, middle), y).sum() < 0.0 else (low, middle)
+        return 0.5 * (low + high)
+
+    return Loss("huber", value, slope, curve, _itself, False, 1.0, constant)
 
 
 def _mean(y: Array) -> float:

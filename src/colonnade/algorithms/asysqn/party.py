@@ -96,6 +96,7 @@ class State(ContributorState):
     holding: int = 0  # the barrier at which this party rests
     round: int = 0  # synchronous twins: the newest announced round
     initiator: int = -1  # the party that aggregates for all in that round
+    used: int = 0  # the newest round whose margins this party has used; its initiator may send others
     early: dict[int, Batch] = field(default_factory=dict)  # by sender: margins of a round that cannot be used yet
     left: Diverged | None = None  # why this party no longer takes part
 
@@ -171,7 +172,8 @@ class Party(Contributor[State]):
             self.cancel(token)
         state.asides, self.fence.running = {}, {}
         self.sums.sums, state.held = {}, {}
-        state.ready, state.blocked, state.holding, state.round, state.judging = [], None, 0, 0, 0
+        state.ready, state.blocked, state.judging = [], None, 0
+        state.holding, state.round, state.used = 0, 0, 0
         state.early, state.begun, state.members, state.judges = {}, False, (), ()
 
     @on(BeginTraining, SERVER)
@@ -238,7 +240,7 @@ class Party(Contributor[State]):
             self.answer_held()
         self._unblock()
         self._next_batches()
-        if self.state.blocked or self.must_move():
+        if self.must_move():
             self._move_first()
 
     def _unblock(self) -> None:
@@ -308,8 +310,9 @@ class Party(Contributor[State]):
     @job(Step)
     def step(self, job: Step) -> StepMade:
         """The direction d_ℓ, and the values that the estimator remembers."""
-        rate = self.training.party_rates[self.index] * self.estimator.scale.rate
-        return self.estimator.step(job, self.training.rule.rate(rate, self.estimator.steps * len(self.names)))
+        rate, parties = self.training.party_rates[self.index] * self.estimator.scale.rate, len(self.names)
+        k = self.estimator.steps * (parties // self.options.threshold(parties))  # as if all parties were as fast
+        return self.estimator.step(job, self.training.rule.rate(rate, k))
 
     @done(StepMade)
     def stepped(self, token: int, made: StepMade) -> None:
@@ -440,6 +443,10 @@ class Party(Contributor[State]):
         if not batch.position or batch.position != state.round or state.lane or self.estimator.wants_reference:
             return
         del state.early[state.initiator]
+        if state.used == state.round:
+            state.dropped += 1  # a second step of a round could fall into a barrier, which would wait for ever
+            return
+        state.used = state.round
         self._step(batch)
 
     # Predictions, checks and summary.

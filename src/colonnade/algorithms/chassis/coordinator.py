@@ -15,7 +15,7 @@ from typing import Any, Generic, TypeVar
 from colonnade.algorithms.chassis.base import Chassis, RoleState
 from colonnade.algorithms.chassis.rules import PARTY, done, job, on, timer
 from colonnade.algorithms.encoding import Encoding
-from colonnade.algorithms.evaluation import EvaluateAll, Evaluated, Evaluation
+from colonnade.algorithms.evaluation import EvaluateAll, Evaluated, Evaluation, Rounds
 from colonnade.algorithms.keeping import BestWeights
 from colonnade.algorithms.leaving import LONGEST, Withdrawn
 from colonnade.algorithms.method import Options, ServerSetup
@@ -81,6 +81,10 @@ class Counting(Chassis[C], Generic[C]):
         """Start an evaluation. `measured` ends it."""
         raise NotImplementedError
 
+    def rounds(self) -> Rounds | None:
+        """Return what is recorded of the rounds since the last evaluation; None if the method records nothing."""
+        return None
+
     def told(self) -> RoleSummary:
         """Return what the method adds to the run's summary: at least its weights."""
         raise NotImplementedError
@@ -126,7 +130,7 @@ class Counting(Chassis[C], Generic[C]):
 
     def measured(self, result: Evaluated, missing: list[str]) -> None:
         """Report a finished evaluation. End the run if it was the last one, or if the model has stopped improving."""
-        self.do(self.progress.report(result, self.staleness.take_means(), missing))
+        self.do(self.progress.report(result, self.staleness.take_means(), missing, self.rounds()))
         if self.progress.tests_due(result):  # the end came while the evaluation was running
             self.begin_judging()
         elif reason := self.progress.no_better():
@@ -190,7 +194,8 @@ D = TypeVar("D", bound=CoordinatorState)
 def evaluation_of(setup: ServerSetup[Options]) -> Evaluation:
     """Make the evaluation on the held-out rows, with its table in memory or in a file as the config says."""
     tests = setup.tables.to_judge(len(setup.y_test), setup.widths)
-    evaluation = Evaluation(setup.parties, setup.widths, setup.y_test, setup.training.metric, tests)
+    training = setup.training
+    evaluation = Evaluation(setup.parties, setup.widths, setup.y_test, training.metric, tests, training.also)
     if setup.absent is not None:
         evaluation.mark_absent(setup.absent[1])
     return evaluation

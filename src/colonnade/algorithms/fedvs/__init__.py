@@ -28,7 +28,7 @@ from colonnade.algorithms.fedvs.plain_server import PlainServer
 from colonnade.algorithms.fedvs.prediction import CodedPredictor
 from colonnade.algorithms.fedvs.server import Server
 from colonnade.algorithms.leaving import LEAVING_PAYLOADS
-from colonnade.algorithms.method import Capabilities, Defaults, Method, PartySetup, ServerSetup
+from colonnade.algorithms.method import OPTIONAL_KEYS, Capabilities, Defaults, Method, PartySetup, ServerSetup
 from colonnade.algorithms.prediction.plain import PlainPredictor
 from colonnade.algorithms.remarks import Remark
 from colonnade.privacy.sharing import Segmentation
@@ -36,6 +36,8 @@ from colonnade.privacy.sharing import Segmentation
 __all__ = ["METHODS", "check"]
 
 _PAPER = "Li et al.: FedVS (ICML 2023)"
+# On a walk, batches of an epoch have no rows in common. Sums over common rows could be subtracted (`answered`).
+_KEYS = tuple(key for key in OPTIONAL_KEYS if key != "sampling")
 _LABELS = "every party: ∇_H of every batch, from which labels can be inferred (its sign often is the label)"
 _REVEALS = (
     "server: the sum of the embeddings of the set S, of training and test rows, and how many of a party's weights were "
@@ -83,7 +85,7 @@ def _baseline(
     return Method(
         name, paper, summary, reveals, options, payloads, PlainServer, PlainParty,
         exposes=NOISY_EMBEDDINGS if issubclass(options, WaitDpOptions) else PLAIN_EMBEDDINGS, observations=PLAIN,
-        predictor=PlainPredictor(), capabilities=Capabilities(aggregates=(MEAN,)),
+        predictor=PlainPredictor(), capabilities=Capabilities(aggregates=(MEAN,), train_keys=OPTIONAL_KEYS),
         defaults=defaults, page=_PAGE,
     )  # fmt: skip
 
@@ -102,7 +104,7 @@ METHODS = (
         exposes=SUMS,
         observations=OBSERVATIONS,
         predictor=CodedPredictor(),
-        capabilities=Capabilities(peers=True, party_models=("polynomial",), aggregates=(MEAN,)),
+        capabilities=Capabilities(peers=True, party_models=("polynomial",), aggregates=(MEAN,), train_keys=_KEYS),
         defaults=replace(DEFAULTS, patience=0),
         page=_PAGE,
     ),

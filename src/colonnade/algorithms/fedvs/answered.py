@@ -17,9 +17,10 @@ from colonnade.algorithms.fedvs.batches import SegmentWalk
 from colonnade.algorithms.fedvs.messages import CHUNK_PLACES, Sum
 from colonnade.protocol.saved import UNSAVED, Component
 
-__all__ = ["Answered", "Weights", "free_position", "in_use", "tells_apart"]
+__all__ = ["MOST_SUMS", "Answered", "Weights", "free_position", "furthest_position", "in_use", "tells_apart"]
 
 TRIES = 4096  # batches to try: every epoch has different ones
+MOST_SUMS = 4096  # with weights that are in use: no honest server asks for nearly as many
 Weights = Mapping[int, int]  # party of S → number of its weights
 
 
@@ -34,6 +35,15 @@ def tells_apart(one: Weights, other: Weights, least: int) -> bool:
 def in_use(weights: Weights, newest: Weights) -> bool:
     """Whether a later sum may use some of these weights again."""
     return any(newest.get(n, trained) <= trained for n, trained in weights.items())
+
+
+def furthest_position(round: int, attempt: int) -> int:
+    """The first position that no batch of this attempt can have.
+
+    A position grows by one in every round. A sum that a party declines, or that would tell parties apart, adds a few
+    batches. No honest server passes over `TRIES` of them in every round.
+    """
+    return TRIES * (round + attempt + 1)
 
 
 @dataclass(slots=True, eq=False)
@@ -55,10 +65,15 @@ class Answered(Component):
     def add(self, message: Sum, weights: dict[int, int]) -> None:
         """Record an answer. Forget sums in which no party's weights are in use any more."""
         testing = message.testing
-        self.sums = [one for one in self.sums if one[0] != testing or in_use(one[2], weights)]
-        self.sums.append((testing, message.position, weights))
+        newest = testing, message.position, weights
+        self.sums = [one for one in self.sums if one != newest and (one[0] != testing or in_use(one[2], weights))]
+        self.sums.append(newest)
         if not message.testing:
             self.position = max(self.position, message.position)
+
+    def is_full(self, weights: Weights) -> bool:
+        """Whether there is no room for a further sum with these weights."""
+        return len(self.sums) >= MOST_SUMS and sum(in_use(one[2], weights) for one in self.sums) >= MOST_SUMS
 
     def would_tell_apart(self, message: Sum, weights: Weights) -> bool:
         """Whether an earlier sum over some of these rows must not be subtracted from this one."""
@@ -79,8 +94,11 @@ def free_position(
     table of only a few batches.
     """
     for fewest in (least, 0):
-        others = [other for other, own in sums if tells_apart(own, weights, fewest)]
+        others = sorted({other for other, own in sums if tells_apart(own, weights, fewest)})
+        if not others:
+            return position
+        taken = walk.marked(others)
         for place in range(position, position + TRIES):
-            if not any(walk.overlap(place, other) for other in others):
+            if not taken[walk.batch(place)].any():
                 return place
     return None

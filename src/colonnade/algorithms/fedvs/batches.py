@@ -1,8 +1,10 @@
 """The order of batches: FedVS draws places, and a place stands for a row in each of the K segments."""
 
+from collections.abc import Iterable
+
 import numpy as np
 
-from colonnade.algorithms.batches import Walk
+from colonnade.algorithms.batches import Draws, Order, Walk
 from colonnade.algorithms.training import Training
 from colonnade.privacy.sharing import Segmentation
 from colonnade.protocol.messages import Array
@@ -16,7 +18,8 @@ class SegmentWalk:
     def __init__(self, rows: int, training: Training, segments: int) -> None:
         self.cut = Segmentation(rows, segments)
         self.places = min(-(-training.batch_size // segments), self.cut.length)
-        self._walk = Walk(self.cut.length, self.places, training.seed, "batches")
+        kind = Draws if training.sampling == "iid" else Walk
+        self._walk: Order = kind(self.cut.length, self.places, training.seed, "batches")
         self.per_epoch = self._walk.per_epoch
 
     def batch(self, position: int) -> Array:
@@ -27,6 +30,9 @@ class SegmentWalk:
         """The rows of batch number `position`."""
         return self.cut.row_numbers(self.batch(position))
 
-    def overlap(self, one: int, other: int) -> bool:
-        """Whether two batches have rows in common, which is possible at the border of two epochs."""
-        return bool(np.isin(self.batch(one), self.batch(other)).any())
+    def marked(self, positions: Iterable[int]) -> Array:
+        """All places, as booleans: True for those of these batches. Batches of two epochs may have places in common."""
+        found = np.zeros(self.cut.length, np.bool_)
+        for position in positions:
+            found[self.batch(position)] = True
+        return found

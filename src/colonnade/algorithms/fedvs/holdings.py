@@ -14,11 +14,12 @@ from colonnade.protocol.errors import RemoteProtocolError
 from colonnade.protocol.messages import Array
 from colonnade.protocol.saved import transient
 
-__all__ = ["CodedData", "Exchange", "Key", "check_elements"]
+__all__ = ["FINGERPRINTS", "LAST_ROUND", "NEVER", "CodedData", "Exchange", "Key", "check_elements"]
 
 Key = tuple[int, int]  # round (or number of an evaluation) and attempt
 NEVER: Key = (-1, 0)
 LAST_ROUND = 2**40
+FINGERPRINTS = 2**48  # a version or a mark is below this number: see `sharer`
 
 
 def check_elements(sender: str, what: str, values: Array, shape: tuple[int, ...]) -> None:
@@ -52,8 +53,9 @@ class CodedData:
         """Take a chunk; True if it was the last one."""
         values, start = message.values, message.start
         terms = values.shape[1] if values.ndim == 2 else 0
-        if not 0 < terms <= MAX_INNER or not 0 < len(values) <= self.places - start:
-            cause = f"coded data of shape {values.shape} from place {start} of {self.places}"
+        known = 0 <= message.version < FINGERPRINTS
+        if not (known and 0 < terms <= MAX_INNER and start >= 0 and 0 < len(values) <= self.places - start):
+            cause = f"coded data of shape {values.shape} from place {start} of {self.places}, version {message.version}"
             raise RemoteProtocolError(sender, cause)
         check_elements(sender, "coded data", values, (len(values), terms))
         goes_on = self.version.get(n) == message.version and start == self.filled[n]

@@ -109,7 +109,8 @@ class Lasting(Component):
     def ask_for_models(self) -> list[Effect]:
         """Request the last models of parties that the exchange does not wait for, if they are not here."""
         exchange = self.side.exchange
-        lacking = [n for n in exchange.among if n not in exchange.awaited and n not in exchange.models]
+        others = [n for n in exchange.among if n != self.index and n not in exchange.awaited]
+        lacking = [n for n in others if n not in exchange.models]
         return [Send(self.names[n], ModelRequest()) for n in lacking]
 
     @property

@@ -15,7 +15,7 @@ from types import MappingProxyType
 import numpy as np
 
 from colonnade.algorithms.chassis import PARTY, Chassis, RoleState, Sender, done, job, on
-from colonnade.algorithms.fedvs.answered import Answered
+from colonnade.algorithms.fedvs.answered import MOST_SUMS, Answered, furthest_position
 from colonnade.algorithms.fedvs.batches import SegmentWalk
 from colonnade.algorithms.fedvs.coding import Costs, coded_data, coded_sum, coded_terms
 from colonnade.algorithms.fedvs.config import FedvsOptions
@@ -284,10 +284,12 @@ class Party(Chassis[State]):
         longest = min(side.data.places, CHUNK_PLACES)
         places = 0 < message.places <= longest if side.testing else message.places == self.walk.places
         times = 0 <= message.round < LAST_ROUND and 0 <= message.attempt < LAST_ROUND
+        furthest = furthest_position(message.round, message.attempt)
+        position = 0 <= message.position < furthest if side.lasting else message.position == -1
         awaited = message.awaited
         blinders = sorted(set(awaited)) == awaited and set(awaited) <= set(among)
         enough = len(awaited) > self.options.T if side.lasting else not awaited
-        if not (numbers and times and places and blinders and enough and len(among) >= self.least):
+        if not (numbers and times and places and position and blinders and enough and len(among) >= self.least):
             raise RemoteProtocolError(SERVER, f"starts an impossible exchange: {message!r:.120}")
 
     def _share_job(self, side: Side) -> ShareModel:
@@ -374,6 +376,8 @@ class Party(Chassis[State]):
             weights = dict.fromkeys(weights, self.answered.weights_round)
         if weights is None or self.answered.would_tell_apart(message, weights):
             return self._decline(side)
+        if self.answered.is_full(weights):
+            raise RemoteProtocolError(SERVER, f"asks for more than {MOST_SUMS} sums with the same weights")
         self.answered.add(message, weights)
         if side.testing:
             return self._evaluate(side.sum_job(message, self._test_places(message)))
@@ -390,7 +394,8 @@ class Party(Chassis[State]):
             raise RemoteProtocolError(
                 SERVER, f"asks for a sum over {summed}; it must name {least} or more parties, each once"
             )
-        if not 0 <= message.position < (side.data.places if side.testing else LAST_ROUND):
+        furthest = side.data.places if side.testing else furthest_position(message.round, message.attempt)
+        if not 0 <= message.position < furthest:
             raise RemoteProtocolError(SERVER, f"asks for a sum at {message.position}, where there are no rows")
         if not set(side.exchange.awaited) <= set(summed):
             raise RemoteProtocolError(
@@ -456,7 +461,10 @@ class Party(Chassis[State]):
             self._share_model_again()
 
     def _check_gradient(self, message: Gradient) -> None:
-        rows = self.walk.rows(message.position) if 0 <= message.position < LAST_ROUND else ()
+        furthest = furthest_position(*self.training.exchange.key)
+        if not (0 <= message.position < furthest and 0 <= message.update < LAST_ROUND):
+            raise RemoteProtocolError(SERVER, f"a gradient of batch {message.position}, update {message.update}")
+        rows = self.walk.rows(message.position)
         expected, values = (len(rows), self.width), message.values
         if values.shape != expected or values.dtype != np.float32:
             raise RemoteProtocolError(SERVER, f"gradient of shape {values.shape}, expected {expected} float32")

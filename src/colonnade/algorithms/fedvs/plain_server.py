@@ -52,7 +52,7 @@ class PlainServer(Coordinator[State]):
     def __init__(self, setup: ServerSetup[PlainOptions]) -> None:
         training, options = setup.training, setup.options
         # The test table lies in memory, whatever `server.table` says: the server holds no other table.
-        evaluation = AveragedEvaluation(setup.parties, setup.widths, setup.y_test, training.metric)
+        evaluation = AveragedEvaluation(setup.parties, setup.widths, setup.y_test, training.metric, also=training.also)
         super().__init__(setup, State(), evaluation, everyone=True)
         self.options, self.taken, self.width = options, options.taken(len(setup.parties)), setup.widths[0]
         self.network = averaging_network(setup, "this method")

@@ -32,6 +32,7 @@ from colonnade.algorithms.prediction.predictor import (
 from colonnade.algorithms.prediction.sums import Contribute, SumParty, SumServer, SumServerState
 from colonnade.algorithms.remarks import Remark
 from colonnade.models import ServerNetwork
+from colonnade.models.joint import Joint
 from colonnade.privacy.field import MAX_INNER, total
 from colonnade.privacy.sharing import Segmentation
 from colonnade.protocol.errors import ConfigError, RemoteProtocolError
@@ -391,6 +392,7 @@ class CodedPredictor(Predictor[FedvsOptions, Server, Party]):
         *(ShareTerms, TermsShared, AddUp, DecodeSum, SumDecoded, SumDoubted),
     )
     peers = True
+    joint = True
 
     def server(self, setup: PredictServerSetup[FedvsOptions, Server]) -> CodedServer:
         return CodedServer(setup.trained, setup.parties, setup.options, setup.deadline_s)
@@ -405,3 +407,9 @@ class CodedPredictor(Predictor[FedvsOptions, Server, Party]):
         pairs, options = zip(roles.parties, blocks, strict=True), roles.options
         h = average_in_plain([party.to_predict(block) for party, block in pairs], options.l_x, options.l_w)
         return _predictions(roles.server.network, h)
+
+    def networks(self, roles: TrainedRoles[FedvsOptions, Server, Party]) -> Joint:
+        """Return all networks; the average has the parties' own precision, not that of the shares."""
+        count = len(roles.parties)
+        parts = [party.network for party in roles.parties]
+        return Joint(roles.server.network, parts, lambda h: h.reshape(len(h), count, -1).mean(1))

@@ -11,10 +11,13 @@ If fewer than R answers arrive by the deadline, the server tries the round again
 and records the missing parties. It never asks for the same rows in two sums whose difference would reveal a few
 parties' part (answered.py).
 
+A party may spoil one attempt after the other. The server then leaves it out for some rounds (failed_attempts.py).
+
 With `spare`, a round waits for more than R answers, so that the server can check them. It leaves out the wrong answers
 that it can locate. If it cannot locate them, it waits for more answers, then tries the round again, then ends the run.
 """
 
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from math import inf, isfinite
 
@@ -24,6 +27,7 @@ from colonnade.algorithms.fedvs.answered import free_position, in_use, tells_apa
 from colonnade.algorithms.fedvs.batches import SegmentWalk
 from colonnade.algorithms.fedvs.coding import Costs, average
 from colonnade.algorithms.fedvs.config import FedvsOptions
+from colonnade.algorithms.fedvs.failed_attempts import FailedAttempts
 from colonnade.algorithms.fedvs.holdings import LAST_ROUND, NEVER, Key
 from colonnade.algorithms.fedvs.messages import (
     Answer,
@@ -45,11 +49,12 @@ from colonnade.algorithms.fedvs.sum_agreement import SumAgreement, mutually_prep
 from colonnade.algorithms.fedvs.suspicion import Suspicion
 from colonnade.algorithms.fedvs.testing import TEST_DEADLINE, CodedEvaluation
 from colonnade.algorithms.method import SERVER, Options, ServerSetup
+from colonnade.algorithms.remarks import Remark
 from colonnade.data.suggest import listing
-from colonnade.models import Objective, ServerNetwork, server_module
+from colonnade.models import ServerNetwork, server_module
 from colonnade.privacy.secret import SecretKey
 from colonnade.protocol.errors import ConfigError, LocalProtocolError, ModelError, RemoteProtocolError, TrainingDiverged
-from colonnade.protocol.events import NANOSECONDS, Effect
+from colonnade.protocol.events import NANOSECONDS, Effect, Emit
 from colonnade.protocol.messages import Array
 from colonnade.protocol.role import RoleSummary
 from colonnade.protocol.seeds import derive
@@ -73,8 +78,8 @@ def averaging_network(setup: ServerSetup[Options], method: str) -> ServerNetwork
         raise ConfigError("model.aggregate", setup.aggregate, f"{method} averages embeddings: use 'mean'")
     width, seed = setup.widths[0], derive(setup.training.seed, "init", SERVER)
     module = server_module(setup.model, width, setup.task.outputs, seed)
-    objective = Objective(setup.task, setup.y_train, setup.target_scale)
-    return ServerNetwork(module.to(setup.device), setup.training.server_optimiser, objective, "concat", 1)
+    optimiser, penalty = setup.training.server_optimiser, setup.training.server_regulariser
+    return ServerNetwork(module.to(setup.device), optimiser, setup.objective(), "concat", 1, penalty)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -121,7 +126,7 @@ class Server(Counting[State]):
         self.agreement = SumAgreement(False, setup.parties, self.code.needed, self.least, spare=options.spare)
         self.tested = SumAgreement(True, setup.parties, self.code.needed, self.least, spare=options.spare)
         self.suspicion = Suspicion(setup.parties, self.code, options.spare, options.most_wrong)
-        self.key = SecretKey()  # of the checks
+        self.failures, self.key = FailedAttempts(), SecretKey()  # the key of the checks
         self.evaluation = CodedEvaluation(setup, self.tested, self.fewest)
 
     def started(self, entropy: bytes) -> None:
@@ -175,9 +180,12 @@ class Server(Counting[State]):
         return furthest if plausible else keys[liars], positions[liars], tested[liars]
 
     def _among(self) -> list[int]:
-        """The parties that take part: within reach, with each other's data."""
-        s = self.state
-        left = self.pace.overdue
+        """The parties that take part: within reach, with each other's data, and not left out unless they are needed."""
+        without = self._among_without(self.failures.left_out(self.state.round))
+        return without if len(without) >= self.fewest else self._among_without([])
+
+    def _among_without(self, left_out: Collection[int]) -> list[int]:
+        s, left = self.state, {*self.pace.overdue, *left_out}
         return mutually_prepared(
             {n: held for n, held in s.prepared.items() if self.names[n] in s.present and n not in left}
         )
@@ -237,8 +245,18 @@ class Server(Counting[State]):
         elif s.doing == ANSWERING and self.agreement.settle_for_less():
             self._decode()
         elif s.doing == ANSWERING:
-            self._give_more_time()
+            self._attempt_failed()
             self._try_again(self.agreement.outstanding())
+
+    def _attempt_failed(self) -> None:
+        """Leave out a party that spoils attempts, or give all parties more time."""
+        round = self.state.round
+        self.failures.note(round, self.agreement.against())
+        n = self.failures.leave_out(round, lambda left: len(self._among_without(left)) >= self.fewest)
+        if n is None:
+            return self._give_more_time()
+        rounds = self.failures.until[n] - round
+        self.do([Emit(Remark(self.names[n], f"left out for {rounds} rounds: attempts at round {round} failed"))])
 
     def _give_more_time(self) -> None:
         """Double the deadline after an attempt failed by it: if it is too short, all further attempts would fail."""
@@ -275,7 +293,7 @@ class Server(Counting[State]):
         if not agreement.settle(self.state.present):
             for n, of in agreement.outdated().items():
                 self.send(self.names[n], FetchData(of))
-            self._give_more_time()
+            self._attempt_failed()
             return self._try_again([name for n, name in enumerate(self.names) if n not in agreement.reports])
         unblinded = [n for n in agreement.awaited if n not in agreement.summed]
         if unblinded:  # T + 1 parties blind every place: if one of them is missing, try again
@@ -308,7 +326,8 @@ class Server(Counting[State]):
         if position is None:
             return self.end("no rows are left that can be summed over the connected parties")
         s.position = position
-        s.asked_for.append((position, weights))
+        if (position, weights) not in s.asked_for:
+            s.asked_for.append((position, weights))
         s.doing = ANSWERING
         self.do(self.agreement.announce(s.position, len(self.walk.batch(s.position))))
         self._set_deadline()
@@ -565,14 +584,28 @@ class Server(Counting[State]):
             case "waiting":
                 return [self.names[n] for n in self.pace.too_old(self._among(), self.state.round)]
             case "sharing":
-                return self.agreement.unreported(self.names)
+                return self._unshared()
             case "answering":
                 return self.agreement.outstanding()
         return []
 
+    def _unshared(self) -> list[str]:
+        """The parties that a round in `sharing` needs.
+
+        A party without a report may be waiting for the share of another one, until the server asks. If an attempt at
+        the round has failed, the server waits for the parties that most speaks against.
+        """
+        unreported, suspects = self.agreement.unreported(self.names), self.failures.suspects(self.state.round)
+        if not suspects:
+            return unreported
+        owing = unreported if self.agreement.asked or self.state.deadline is None else []
+        return [name for n, name in enumerate(self.names) if n in suspects or name in owing]
+
     def awaited(self) -> str:
-        """What the round needs."""
-        return f"its part of {self.state.doing} for round {self.state.round}"
+        """What the round needs. After a failed attempt, each attempt is a debt of its own."""
+        s = self.state
+        attempt = f", attempt {s.attempt}" if self.failures.suspects(s.round) else ""
+        return f"its part of {s.doing} for round {s.round}{attempt}"
 
     def validate(self) -> None:
         """Raise if an invariant between two events does not hold."""
@@ -603,7 +636,7 @@ class Server(Counting[State]):
         return {
             "weights": self.network.digest(),
             "note": self._retried(),
-            "warnings": [*self._clipping(), *self.suspicion.warnings()],
+            "warnings": [*self._clipping(), *self.suspicion.warnings(), *self.failures.warnings(self.names)],
             "method": {
                 "needed": self.code.needed,
                 "stragglers_tolerated": self.code.stragglers,

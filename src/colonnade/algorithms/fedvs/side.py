@@ -7,7 +7,7 @@ from types import MappingProxyType
 import numpy as np
 
 from colonnade.algorithms.fedvs.blinders import rows_to_blind, total_blinding
-from colonnade.algorithms.fedvs.holdings import CodedData, Exchange
+from colonnade.algorithms.fedvs.holdings import FINGERPRINTS, CodedData, Exchange
 from colonnade.algorithms.fedvs.messages import CodedSum, CodedTerms, Holding, ModelShare, ShareModels, Sum
 from colonnade.privacy.field import total
 from colonnade.protocol.errors import RemoteProtocolError
@@ -45,6 +45,8 @@ class Side(Component):
             raise RemoteProtocolError(sender, f"a model and blinding of shapes {shapes}, not of two dimensions")
         if len(message.blinding) > self.data.places:
             raise RemoteProtocolError(sender, f"blinding for {len(message.blinding)} places of {self.data.places}")
+        if not (0 <= message.version < FINGERPRINTS and 0 <= message.mark < (FINGERPRINTS if self.lasting else 1)):
+            raise RemoteProtocolError(sender, f"a model share of version {message.version}, mark {message.mark}")
         if self.lasting:
             rows = self.rows_to_blind(n) if message.mark else 0
             return self.exchange.take_lasting(sender, n, message, shape, rows)

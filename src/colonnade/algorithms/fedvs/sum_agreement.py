@@ -155,6 +155,18 @@ class SumAgreement(Component):
         found = {r: [n for n, version in held if own.get(n, version) != version] for r, held in self.reports.items()}
         return {reporter: of for reporter, of in found.items() if of}
 
+    def against(self) -> Counter[int]:
+        """What speaks against each party if this exchange fails: see `failed_attempts`."""
+        found, outdated = Counter[int](), self.outdated()
+        if self.asked:
+            found.update(n for n in self.among if n not in self.reports)
+        for reporter, held in self.reports.items():
+            lacking = [n for n in self.among if n not in dict(held)]
+            for n in [*lacking, *outdated.get(reporter, [])]:
+                found.update({reporter, n})
+        found.update(n for n in self.evaluators if n not in self.answers)
+        return found
+
     def announce(self, position: int, places: int) -> list[Effect]:
         """Send S and the batch to the evaluators."""
         self.places = places

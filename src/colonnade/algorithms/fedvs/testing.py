@@ -189,7 +189,8 @@ class CodedEvaluation(Component):
 
     def _scores(self, network: ServerNetwork, h: Array, y: Array) -> Scores:
         loss, prediction = network.evaluate(h, network.objective.targets(y))
-        return Scores(loss, measure(self.setup.training.metric, self.setup.task, y, prediction, loss))
+        training = self.setup.training
+        return Scores(loss, measure(training.metric, self.setup.task, y, prediction, loss, training.also))
 
     def deadline_passed(self, now: int, present: Collection[str]) -> list[Effect]:
         """First ask the parties what they hold; then do without the silent ones; then try the chunk again."""
@@ -227,7 +228,7 @@ class CodedEvaluation(Component):
 
     def nothing(self) -> Evaluated:
         """The result if too few parties can answer: NaN."""
-        values = {self.setup.training.metric: nan}
+        values = dict.fromkeys((self.setup.training.metric, *self.setup.training.also), nan)
         if self.setup.task.kind != "regression":
             values["accuracy"] = nan
         tested = Scores(nan, values) if self.last and self.held_out.validation else None

@@ -31,14 +31,14 @@ from colonnade.algorithms.flex.messages import FLEX_PAYLOADS
 from colonnade.algorithms.flex.observations import OBSERVATIONS
 from colonnade.algorithms.flex.party import Party
 from colonnade.algorithms.flex.server import Server
-from colonnade.algorithms.method import Capabilities, Defaults, Method
+from colonnade.algorithms.method import OPTIONAL_KEYS, Capabilities, Defaults, Method
 from colonnade.algorithms.prediction.plain import PlainPredictor
 
 __all__ = ["METHODS"]
 
 _PAPER = "Castiglia et al.: Flex-VFL (2023)"
 _REVEALS = f"{TO_SERVER}. With labels = 'server' {TO_PARTIES['server']}. With 'shared' {TO_PARTIES['shared']}"
-_CAN = Capabilities(party_dropout=True, local_updates=("plain", "dp-sgd"))
+_CAN = Capabilities(party_dropout=True, local_updates=("plain", "dp-sgd"), train_keys=OPTIONAL_KEYS)
 _PAYLOADS = FLEX_PAYLOADS + EVALUATION_PAYLOADS
 # Fast parties make tens of epochs while a slow one makes a few: without weight decay they overfit.
 _DEFAULTS = Defaults(optimiser={"server": "adam", "party": {"name": "AdamW", "weight_decay": 0.1}})

@@ -254,7 +254,7 @@ class Party(Member[State]):
         assert top is not None
         if half is None or half[0] != task:
             classes = tuple(map(str, range(snapshot.outputs))) if snapshot.task == "multiclass" else ()
-            objective = Objective(Task(snapshot.task, classes), np.zeros(2))
+            objective = Objective(Task(snapshot.task, classes), np.zeros(2), error=self.training.loss)
             module = server_module(top.model, aggregated_width(top.aggregate, top.widths), snapshot.outputs, 0)
             parties = len(top.widths)
             network = ServerNetwork(module.to(self._device), OptimiserSpec(), objective, top.aggregate, parties)

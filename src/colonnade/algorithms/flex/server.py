@@ -26,6 +26,7 @@ from colonnade.algorithms.chassis import (
     on,
     timer,
 )
+from colonnade.algorithms.evaluation import Rounds
 from colonnade.algorithms.flex.config import RoundOptions
 from colonnade.algorithms.flex.local import BELL, LOWER, LocalPhase, Report, local_rule
 from colonnade.algorithms.flex.messages import (
@@ -40,6 +41,7 @@ from colonnade.algorithms.flex.messages import (
     Snapshot,
 )
 from colonnade.algorithms.flex.pacing import Pacing, PhaseSettings, useful_steps
+from colonnade.algorithms.flex.round_log import LOGGED_PARTIES, RoundLog
 from colonnade.algorithms.method import SERVER, ServerSetup
 from colonnade.algorithms.networks import server_network
 from colonnade.algorithms.sane import LARGEST, STEPS, are_sane, is_step
@@ -117,6 +119,7 @@ class Server(TablesInFiles, Coordinator[State]):
         worth = useful_steps(options, (training.server_optimiser, *training.party_optimisers))
         self.pacing = Pacing(options, worth)
         self.local = LocalPhase(self.network, rule)
+        self.log = RoundLog((SERVER, *setup.parties[:LOGGED_PARTIES]))
 
     # Gathering: Alg. 1 l. 4–8.
 
@@ -176,13 +179,14 @@ class Server(TablesInFiles, Coordinator[State]):
         if message.phase == s.phase:
             self.pacing.note_round_trip(sender, (self.now - s.opened_at) / NANOSECONDS - message.held_s)
         if begun.learns:
-            self._count_steps(sender, message.steps)
+            self._count_steps(sender, begun.phase, message.steps)
         s.in_time |= not begun.timeout_s or message.step_s <= begun.timeout_s
         if not s.in_time and s.phase >= TRIES:
             self._refuse_short_timeout()
 
-    def _count_steps(self, name: str, steps: int) -> None:
-        """Count the local steps of a round in which a role learned, for the summary."""
+    def _count_steps(self, name: str, phase: int, steps: int) -> None:
+        """Count the local steps of a round in which a role learned, for the summary and metrics.jsonl."""
+        self.log.steps(phase, name, steps)
         before, rounds = self.state.steps.get(name, (0, 0))
         self.state.steps[name] = before + steps, rounds + 1
 
@@ -298,6 +302,8 @@ class Server(TablesInFiles, Coordinator[State]):
         s.unreported |= dict.fromkeys(
             s.taken, Begun(s.phase, s.round, settings.timeout_s, settings.limit, not s.measures)
         )
+        if not s.measures:
+            self.log.begin(s.phase, s.round, self.now / NANOSECONDS, settings.scales)
         self._tell_all(settings, opened)
         bell = self.local.begin(self.now, s.phase, settings.timeout_s, settings.server_limit, settings.scales[SERVER])
         self.do(bell)
@@ -373,7 +379,7 @@ class Server(TablesInFiles, Coordinator[State]):
             self.pacing.note(SERVER, self.local.report(), self._timeout_s)
         if not s.measures:
             if self.local.steps:
-                self._count_steps(SERVER, self.local.steps)
+                self._count_steps(SERVER, s.phase, self.local.steps)
             self.counted(len(self.walk.batch(s.round)) * len(s.taken), [s.opened.loss])
         s.opened = None
         self._be_patient()
@@ -404,6 +410,12 @@ class Server(TablesInFiles, Coordinator[State]):
             raise LocalProtocolError(f"server: {s.doing} with{'out' if s.opened is None else ''} a snapshot")
         if self.k < self.table.newest():
             raise LocalProtocolError("server: a row was renewed in the future")
+
+    def rounds(self) -> Rounds:
+        """Return τ_k and η_k of the rounds since the last evaluation, except a round that is not over yet."""
+        s = self.state
+        waits = s.doing == LOCAL or any(begun.phase == s.phase for begun in s.unreported.values())
+        return self.log.take(s.phase if waits and not self.progress.ending else None)
 
     def told(self) -> RoleSummary:
         """Report local steps, the timeout and uploads that came late."""

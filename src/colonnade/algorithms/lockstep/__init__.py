@@ -16,7 +16,7 @@ from colonnade.algorithms.lockstep.config import SyncOptions
 from colonnade.algorithms.lockstep.observations import OBSERVATIONS
 from colonnade.algorithms.lockstep.party import Party
 from colonnade.algorithms.lockstep.server import Server
-from colonnade.algorithms.method import Capabilities, Method
+from colonnade.algorithms.method import OPTIONAL_KEYS, Capabilities, Method
 from colonnade.algorithms.prediction.plain import PlainPredictor
 from colonnade.algorithms.vafl.messages import REVEALS, VAFL_PAYLOADS
 
@@ -37,6 +37,7 @@ METHODS = (
         joint=centralised,
         exposes=EVERYTHING,
         predictor=JointPredictor(),
+        capabilities=Capabilities(train_keys=OPTIONAL_KEYS),
         page=_PAGE,
     ),
     Method(
@@ -51,7 +52,9 @@ METHODS = (
         exposes=PLAIN_EMBEDDINGS,
         observations=OBSERVATIONS,
         predictor=PlainPredictor(),
-        capabilities=Capabilities(party_dropout=True, local_updates=("plain", "dp-sgd"), lacking=True),
+        capabilities=Capabilities(
+            party_dropout=True, local_updates=("plain", "dp-sgd"), lacking=True, train_keys=OPTIONAL_KEYS
+        ),
         page=_PAGE,
     ),
 )

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 
-from colonnade.algorithms.batches import Walk
+from colonnade.algorithms.batches import walk_of
 from colonnade.algorithms.chassis import Chassis, RoleState, done, job, timer
 from colonnade.algorithms.evaluation import Evaluated, Scores
 from colonnade.algorithms.keeping import BestWeights
@@ -16,7 +16,8 @@ from colonnade.algorithms.method import SERVER, Options, PartySetup, ServerSetup
 from colonnade.algorithms.networks import party_rate
 from colonnade.algorithms.prediction.predictor import Predictor, TrainedRoles
 from colonnade.algorithms.training_progress import END_TIMER, EVALUATE_TIMER, TrainingProgress
-from colonnade.models import Network, Objective, ServerNetwork, aggregated_width, party_module, server_module
+from colonnade.models import Network, ServerNetwork, aggregated_width, party_module, server_module
+from colonnade.models.joint import Joint
 from colonnade.models.metrics import measure
 from colonnade.models.server import aggregate
 from colonnade.protocol.errors import TrainingDiverged
@@ -62,6 +63,8 @@ CENTRALISED_PAYLOADS = (JointStep, JointStepped, Judge)
 class JointPredictor(Predictor[CentralisedOptions, "Centralised", Role]):
     """Predicts with the joint model, from rows with all columns."""
 
+    joint = True
+
     def in_one_place(
         self, roles: TrainedRoles[CentralisedOptions, "Centralised", Role], blocks: Sequence[Array], number: int
     ) -> Array:
@@ -69,6 +72,10 @@ class JointPredictor(Predictor[CentralisedOptions, "Centralised", Role]):
         parts, network = roles.server.parts, roles.server.network
         h = np.concatenate([part.read(block) for part, block in zip(parts, blocks, strict=True)], axis=1)
         return network.objective.predict(network.output(h))
+
+    def networks(self, roles: TrainedRoles[CentralisedOptions, "Centralised", Role]) -> Joint:
+        """Return all networks of the one role."""
+        return Joint(roles.server.network, roles.server.parts, lambda h: h)
 
 
 def centralised(
@@ -85,14 +92,15 @@ class Centralised(Chassis[RoleState]):
         super().__init__(SERVER, {}, RoleState())
         self._training = training = server.training
         self._x, self._x_test = tuple(party.train for party in parties), tuple(party.test for party in parties)
-        objective = Objective(server.task, server.y_train, server.target_scale)
+        objective = server.objective()
         self._targets, self._y_test = objective.targets(server.y_train), server.y_test
         self._how, self._names = server.aggregate, server.parties
         inputs = aggregated_width(server.aggregate, server.widths)
         top = server_module(server.model, inputs, server.task.outputs, derive(training.seed, "init", SERVER))
         average = server.options.average
         optimiser = training.server_optimiser.averaging(average)
-        self.network = ServerNetwork(top.to(server.device), optimiser, objective, server.aggregate, len(parties))
+        how, penalty = server.aggregate, training.server_regulariser
+        self.network = ServerNetwork(top.to(server.device), optimiser, objective, how, len(parties), penalty)
         self.parts = tuple(
             Network(
                 party_module(p.model, p.shape, p.width, derive(training.seed, "init", p.index), p.name).to(p.device),
@@ -102,7 +110,7 @@ class Centralised(Chassis[RoleState]):
             for p in parties
         )
         self._rates = (training.server_rate, *(party_rate(training, p.index, p.train) for p in parties))
-        self._walk = Walk(training.rows, training.batch_size, training.seed, "batches")
+        self._walk = walk_of(training, None)
         self.progress, self.best_weights = TrainingProgress(training), BestWeights()
 
     def started(self, entropy: bytes) -> None:
@@ -182,7 +190,8 @@ class Centralised(Chassis[RoleState]):
         y, objective = self._y_test[start:stop], self.network.objective
         h = np.concatenate([part.read(x[start:stop]) for part, x in zip(self.parts, self._x_test, strict=True)], axis=1)
         loss, prediction = self.network.evaluate(h, objective.targets(y))
-        return Scores(loss, measure(self._training.metric, objective.task, y, prediction, loss))
+        metric, also = self._training.metric, self._training.also
+        return Scores(loss, measure(metric, objective.task, y, prediction, loss, also))
 
     @done(Evaluated)
     def judged(self, token: int, result: Evaluated) -> None:

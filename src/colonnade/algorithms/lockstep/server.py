@@ -11,7 +11,7 @@ from typing import Generic, TypeVar
 
 import numpy as np
 
-from colonnade.algorithms.batches import Walk, are_same, walk_of
+from colonnade.algorithms.batches import Order, are_same, walk_of
 from colonnade.algorithms.chassis import PARTY, on
 from colonnade.algorithms.lockstep.config import SyncOptions
 from colonnade.algorithms.method import Options, ServerSetup
@@ -37,7 +37,7 @@ T = TypeVar("T", bound=RoundState)
 class LockStepServer(Stepping[T], Generic[T]):
     """Holds θ_0 and the labels."""
 
-    def __init__(self, setup: ServerSetup[Options], state: T, walk: Walk) -> None:
+    def __init__(self, setup: ServerSetup[Options], state: T, walk: Order) -> None:
         super().__init__(setup, state, everyone=True)
         self.walk = walk
         self.absent = None if setup.absent is None else setup.absent[0]

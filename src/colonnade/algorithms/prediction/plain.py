@@ -12,9 +12,10 @@ from colonnade.algorithms.prediction.party import PredictParty
 from colonnade.algorithms.prediction.predictor import Predictor, PredictPartySetup, PredictServerSetup, TrainedRoles
 from colonnade.algorithms.prediction.server import PredictServer
 from colonnade.algorithms.prediction.standing_in import StandIns
-from colonnade.models import PartyDropout, ServerNetwork
+from colonnade.models import Network, PartyDropout, ServerNetwork
+from colonnade.models.joint import Joint
 from colonnade.privacy.guard import Guard
-from colonnade.protocol.errors import ColonnadeError
+from colonnade.protocol.errors import ColonnadeError, ConfigError
 from colonnade.protocol.messages import Array
 from colonnade.protocol.role import Embedding, Role
 
@@ -37,6 +38,10 @@ class Showing(Embedding, Protocol):
     """A trained party that shows embeddings, behind its guard."""
 
     @property
+    def network(self) -> object:
+        """A `Network`, or a black box."""
+
+    @property
     def guard(self) -> Guard:
         """The guard, which accounts for the embeddings if the config asks for it."""
 
@@ -45,6 +50,7 @@ class PlainPredictor(Predictor[Options, Seeing, Showing]):
     """The server sees the embeddings of the ids that it asks for, as it saw those of the training rows."""
 
     payloads = PAYLOADS
+    joint = True
 
     def server(self, setup: PredictServerSetup[Options, Seeing]) -> PredictServer:
         """Make a server that asks for embeddings. `setup.away` says what replaces missing ones."""
@@ -69,6 +75,17 @@ class PlainPredictor(Predictor[Options, Seeing, Showing]):
         h = np.concatenate([_embedded(party, block, number) for party, block in pairs], axis=1)
         network = roles.server.network
         return network.objective.predict(network.output(roles.server.evaluation.gathered(h)))
+
+    def networks(self, roles: TrainedRoles[Options, Seeing, Showing]) -> Joint:
+        """Return θ_0 and the parties' networks; raise ConfigError for a black box, which has no gradient."""
+        parts = [_differentiable(party) for party in roles.parties]
+        return Joint(roles.server.network, parts, roles.server.evaluation.gathered)
+
+
+def _differentiable(party: Showing) -> Network:
+    if isinstance(party.network, Network):
+        return party.network
+    raise ConfigError("model.party", party.name, "is a black box, which has no gradient: leave [diagnose] out")
 
 
 def _embedded(party: Showing, block: Array, number: int) -> Array:

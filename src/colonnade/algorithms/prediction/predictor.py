@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, ClassVar, Generic, Protocol, TypeVar
 
 from colonnade.data.task import Task
+from colonnade.models.joint import Joint
 from colonnade.protocol.messages import Array, Payload
 from colonnade.protocol.quota import Bucket
 from colonnade.protocol.role import Role
@@ -88,6 +89,7 @@ class Predictor(Generic[O_contra, S_contra, P_contra]):
 
     payloads: ClassVar[tuple[type[Payload], ...]] = ()  # messages and jobs of its predicting roles
     peers: ClassVar[bool] = False  # whether predicting parties talk to each other
+    joint: ClassVar[bool] = False  # whether `networks` gives the networks of all roles
 
     def server(self, setup: PredictServerSetup[O_contra, S_contra]) -> PredictingServer:
         """Return the role that answers questions."""
@@ -104,4 +106,8 @@ class Predictor(Generic[O_contra, S_contra, P_contra]):
 
         `number` determines the noise and must differ for any two questions.
         """
+        raise NotImplementedError
+
+    def networks(self, roles: TrainedRoles[O_contra, S_contra, P_contra]) -> Joint:
+        """Return the networks of all roles, for diagnoses; raise ConfigError if one of them has no gradient."""
         raise NotImplementedError

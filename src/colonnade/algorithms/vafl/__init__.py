@@ -14,7 +14,7 @@
 
 from colonnade.algorithms.evaluation import EVALUATION_PAYLOADS
 from colonnade.algorithms.exposure import PLAIN_EMBEDDINGS
-from colonnade.algorithms.method import Capabilities, Method
+from colonnade.algorithms.method import OPTIONAL_KEYS, Capabilities, Method
 from colonnade.algorithms.prediction.plain import PlainPredictor
 from colonnade.algorithms.vafl.config import TSyncOptions, VaflOptions
 from colonnade.algorithms.vafl.messages import REVEALS, VAFL_PAYLOADS
@@ -26,7 +26,9 @@ __all__ = ["CAPABILITIES", "METHODS"]
 
 _PAPER = "Chen, Jin, Sun, Yin: VAFL (2020)"
 _PAGE = "vafl.md"
-CAPABILITIES = Capabilities(party_dropout=True, local_updates=("plain", "dp-sgd"), lacking=True)
+CAPABILITIES = Capabilities(
+    party_dropout=True, local_updates=("plain", "dp-sgd"), lacking=True, train_keys=OPTIONAL_KEYS
+)
 _PAYLOADS = VAFL_PAYLOADS + EVALUATION_PAYLOADS
 
 METHODS = (

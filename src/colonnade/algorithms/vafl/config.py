@@ -48,6 +48,12 @@ class VaflOptions(Options, frozen=True):
         if not all(0 <= pause < float("inf") for pause in pauses):
             raise ConfigError("protocol.pause_s", self.pause_s, "must be 0 or more seconds")
 
+    def check_sampling(self, sampling: str | None) -> None:
+        """Raise ConfigError for further rows beside independent batches. Called when roles are made."""
+        if sampling == "iid" and self.extra_rows:
+            advice = "further rows are those that come next on a walk; set train.sampling = 'walk', or extra_rows = 0"
+            raise ConfigError("protocol.extra_rows", self.extra_rows, advice)
+
     def _check_in_flight(self) -> None:
         key, most = "protocol.in_flight", self.in_flight
         if not 1 <= most <= MOST_IN_FLIGHT:

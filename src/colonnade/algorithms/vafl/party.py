@@ -2,7 +2,7 @@
 
 from typing import Generic, TypeVar
 
-from colonnade.algorithms.batches import Rows, walk_of
+from colonnade.algorithms.batches import Draws, Rows, Walk, walk_of
 from colonnade.algorithms.chassis import on
 from colonnade.algorithms.method import PartySetup
 from colonnade.algorithms.vafl.config import VaflOptions
@@ -28,6 +28,7 @@ class _Walking(TableWalker[S], Generic[S]):
     def __init__(self, setup: PartySetup[VaflOptions], state: S) -> None:
         options, training = setup.options, setup.training
         walk = walk_of(training, None if options.batches == "shared" else setup.index)
+        options.check_sampling(training.sampling)
         super().__init__(setup, state, walk, pause_s=options.pause_of(setup.index))
         self.extra = round(options.extra_rows * training.batch_size)
         self.shared, self.paced = options.batches == "shared", options.smaller_batches
@@ -37,6 +38,8 @@ class _Walking(TableWalker[S], Generic[S]):
         """Return the batch of the walk's current step, with as many rows as the server asks for."""
         if not self.paced:
             return super().rows_of_step()
+        if isinstance(self.walk, Draws):
+            return self.walk.batch(self.state.step)[: self.stride.size]
         return self.walk.rows_from(self.stride.walked, self.stride.size)
 
     @on(Pace, SERVER)
@@ -53,6 +56,7 @@ class _Walking(TableWalker[S], Generic[S]):
         """†: the next rows of other parties on the same walk, or rows as far as possible from the party's own batch."""
         if not self.extra:
             return None
+        assert isinstance(self.walk, Walk)  # by `check_sampling`
         ahead = self.walk.following if self.shared else self.walk.opposite
         return ahead(self.state.step, self.extra)
 

@@ -19,7 +19,7 @@ from typing import Generic, TypeVar
 
 import numpy as np
 
-from colonnade.algorithms.batches import Rows, are_distinct, are_same, walks_of
+from colonnade.algorithms.batches import Rows, Walk, are_distinct, are_same, walks_of
 from colonnade.algorithms.chassis import PARTY, on
 from colonnade.algorithms.method import Options, ServerSetup
 from colonnade.algorithms.table_file import TablesInFiles
@@ -294,16 +294,23 @@ class Server(TableServer[TableState]):
         super().__init__(setup, state, t=t, max_delay=options.max_delay, everyone=everyone, warm=warm, fill=fill)
         self.paces = Paces(setup.parties) if options.smaller_batches else None
         self.shared, self.extra = options.batches == "shared", round(options.extra_rows * setup.training.batch_size)
+        options.check_sampling(setup.training.sampling)
         self.walks = walks_of(setup.training, len(setup.parties), self.shared)
-        allowed = sizes(setup.training.batch_size)
-        self.trail = Trail(self.walks, self.rows, allowed, options.in_flight) if options.smaller_batches else None
+        self.sizes = tuple(sizes(setup.training.batch_size))
+        self.trail = self._trail(options.in_flight) if options.smaller_batches else None
+
+    def _trail(self, in_flight: int) -> Trail | None:
+        """Return where the parties are in their walks; independent batches have no such place."""
+        walks = tuple(walk for walk in self.walks if isinstance(walk, Walk))
+        return Trail(walks, self.rows, list(self.sizes), in_flight) if walks else None
 
     def embeddings(self, sender: str, message: Embeddings) -> None:
         """Alg. 1 l. 8; with `smaller_batches`, also measure the party's pace."""
         first = self._is_first(sender)
         super().embeddings(sender, message)
-        if self.paces is not None and self.trail is not None and message.batch:
-            self.trail.note(self.index[sender], message.step, message.rows, first)
+        if self.paces is not None and message.batch:
+            if self.trail is not None:
+                self.trail.note(self.index[sender], message.step, message.rows, first)
             size = self.paces.measure(self.index[sender], message.batch, self.now, self.training.batch_size)
             if size is not None:
                 self.send(sender, Pace(size))
@@ -319,14 +326,20 @@ class Server(TableServer[TableState]):
                 raise RemoteProtocolError(sender, f"sent rows for step {message.step} that differ from the agreed walk")
             return
         step, batch, walk = message.step, message.batch, self.walks[self.index[sender]]
-        if not are_same(message.rows[:batch], walk.batch(step)):
+        if not are_same(message.rows[:batch], self._agreed(walk.batch(step), batch)):
             raise RemoteProtocolError(sender, f"sent rows for step {step} that differ from the agreed walk")
         if len(message.rows) > batch:
+            if not isinstance(walk, Walk):
+                raise RemoteProtocolError(sender, f"sent further rows with step {step}, although there are none")
             ahead = walk.following if self.shared else walk.opposite
             if not self.extra or not are_same(message.rows[batch:], ahead(step, self.extra)):
                 raise RemoteProtocolError(
                     sender, f"sent further rows with step {step} that differ from the agreed ones"
                 )
+
+    def _agreed(self, batch: Rows, count: int) -> Rows:
+        """Return the rows that a party may send of a batch: all, or with `smaller_batches` the first ones of a draw."""
+        return batch[:count] if self.paces is not None and count in self.sizes else batch
 
     def _is_first(self, sender: str) -> bool:
         """Whether the party has sent no batch yet in this conversation."""

@@ -7,7 +7,7 @@ from typing import Generic, Self, TypeVar
 
 import numpy as np
 
-from colonnade.algorithms.batches import Rows, Walk, are_distinct, is_rows, rows_per_message
+from colonnade.algorithms.batches import Order, Rows, are_distinct, is_rows, rows_per_message
 from colonnade.algorithms.chassis import on, timer
 from colonnade.algorithms.method import Options, PartySetup
 from colonnade.algorithms.sane import STEPS
@@ -45,7 +45,7 @@ T = TypeVar("T", bound=TableWalkerState)
 class TableWalker(Walker[T], Generic[T]):
     """A `Walker` with a warm-up. `pause_s` is the mean of the exponential pause between two activations, in seconds."""
 
-    def __init__(self, setup: PartySetup[Options], state: T, walk: Walk, *, pause_s: float) -> None:
+    def __init__(self, setup: PartySetup[Options], state: T, walk: Order, *, pause_s: float) -> None:
         super().__init__(setup, state, walk)
         self.pause_s = pause_s
 

@@ -10,7 +10,7 @@ from typing import Generic, Protocol, TypeVar
 
 import numpy as np
 
-from colonnade.algorithms.batches import Rows, Walk
+from colonnade.algorithms.batches import Order, Rows
 from colonnade.algorithms.chassis import Member, MemberState, done, done_blind, job, on
 from colonnade.algorithms.chassis.member import Reads
 from colonnade.algorithms.method import Options, PartySetup
@@ -81,7 +81,7 @@ class Walker(Member[W], Generic[W]):
 
     network: Walks
 
-    def __init__(self, setup: PartySetup[Options], state: W, walk: Walk) -> None:
+    def __init__(self, setup: PartySetup[Options], state: W, walk: Order) -> None:
         super().__init__(setup, state)
         training, index = setup.training, setup.index
         optimiser, regulariser = training.party_optimisers[index], training.regularisers[index]

@@ -13,7 +13,7 @@ Eq. (3). `syn-zoo` is App. B Algorithm 2, with coordinated rounds. `frozen` is t
 
 from colonnade.algorithms.evaluation import EVALUATION_PAYLOADS
 from colonnade.algorithms.exposure import LOSSES
-from colonnade.algorithms.method import Capabilities, Defaults, Method
+from colonnade.algorithms.method import OPTIONAL_KEYS, Capabilities, Defaults, Method
 from colonnade.algorithms.prediction.plain import PlainPredictor
 from colonnade.algorithms.vafl.messages import VAFL_PAYLOADS
 from colonnade.algorithms.zeroth.config import CascadedOptions, FrozenOptions, SynZooOptions, ZooOptions
@@ -34,7 +34,7 @@ _REVEALS = (
 _PAYLOADS = VAFL_PAYLOADS + ZEROTH_PAYLOADS + EVALUATION_PAYLOADS
 _PAGE = "zeroth.md"
 # Parties learn only from losses, which the server computes from their uploads.
-_CAN = Capabilities(local_updates=("plain", "answers"))
+_CAN = Capabilities(local_updates=("plain", "answers"), train_keys=OPTIONAL_KEYS)
 # Adam divides an estimate by its recent size. That size grows with the number of parameters, with φ(d) and with the
 # scale of the columns. Parties have one layer: the more parameters, the noisier the estimate. See the page, "Defaults".
 _DEFAULTS = Defaults(party="dense", embedding=32, learning_rate=(0.01, 0.003))

@@ -82,7 +82,7 @@ def _walk(training: Training, options: TableOptions, index: int) -> Batches:
 
 
 def _asking(options: TableOptions) -> Asking:
-    return Asking(False, options.min_batch, options.directions, options.smoothing)
+    return Asking(False, options.min_batch, options.probes, options.mu_of(0))
 
 
 def _walk_of_all(training: Training, options: SynZooOptions, index: int) -> Batches:
@@ -90,7 +90,7 @@ def _walk_of_all(training: Training, options: SynZooOptions, index: int) -> Batc
 
 
 def _asking_all(options: SynZooOptions) -> Asking:
-    return Asking(True, options.min_batch, options.directions, options.smoothing)
+    return Asking(True, options.min_batch, options.probes, options.mu_of(0))
 
 
 def _no_differences(options: TableOptions) -> None:

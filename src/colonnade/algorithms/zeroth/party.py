@@ -17,7 +17,7 @@ from colonnade.algorithms.vafl.messages import Refined
 from colonnade.algorithms.vafl.table_walker import TableWalker, TableWalkerState
 from colonnade.algorithms.vafl.walker import FORWARD_SHARE, Walker, WalkerState
 from colonnade.algorithms.zeroth.config import SynZooOptions, TableOptions, ZerothOptions
-from colonnade.algorithms.zeroth.directions import check_smoothing, directions, estimate
+from colonnade.algorithms.zeroth.directions import check_smoothing, differences, directions, estimate, signed
 from colonnade.algorithms.zeroth.messages import Estimate, Losses, Perturb, Perturbed, Probe
 from colonnade.models import OptimiserSpec, Regulariser
 from colonnade.models.blackbox import BlackBoxNetwork
@@ -56,9 +56,10 @@ class Estimating(Walker[W], Generic[W]):
     def begin_estimating(self, options: ZerothOptions) -> None:
         """Finish the constructor; raise ConfigError for what cannot be estimated."""
         self.options, self.secret, self.drawn = options, SecretKey(), Drawn()
+        self.mu = options.mu_of(self.index)
         options.check_batch(self.training.batch_size)
         if options.directions:
-            check_smoothing(options.smoothing, self.network.theta.numel(), options.distribution, self.name)
+            check_smoothing(self.mu, self.network.theta.numel(), options.distribution, self.name)
 
     def make_network(
         self, setup: PartySetup[Options], seed: int, optimiser: OptimiserSpec, regulariser: Regulariser
@@ -80,7 +81,7 @@ class Estimating(Walker[W], Generic[W]):
     def select(self) -> None:
         """Alg. 1 l. 3–4: choose the next batch."""
         self.choose()
-        s, copies = self.state, 1 + self.options.directions
+        s, copies = self.state, 1 + self.options.probes
         self.drawn.count += 1
         release = self.guard.plan("batch", s.rows, copies=copies)
         job = Perturb(self.drawn.count, self.layer_seed(), s.x, release=release)
@@ -88,12 +89,16 @@ class Estimating(Walker[W], Generic[W]):
 
     @job(Perturb, released=True)
     def perturb(self, job: Perturb) -> Perturbed:
-        """Alg. 1 l. 4: c at w_m, ĉ at w_m + μu. Random layers draw the same in both; privacy noise never does."""
+        """Alg. 1 l. 4: c at w_m, ĉ at w_m + μu, and at w_m − μu if differences are central.
+
+        Random layers draw the same in all; privacy noise never does.
+        """
         secret, seed, batch = self.secret.seed("directions", job.draw), job.seed, job.batch
         values = self.encode(self.network.embed(batch, seed))
         buffers = self.network.buffers_after_forward()
-        w_m, mu = self.network.vector(), np.float32(self.options.smoothing)
-        perturbed = [self.encode(self.network.embed_at(w_m + mu * u, batch, seed)) for u in self._directions(secret)]
+        w_m, mu = self.network.vector(), np.float32(self.mu)
+        moves = signed(self._directions(secret), self.options.difference == "central")
+        perturbed = [self.encode(self.network.embed_at(w_m + mu * u, batch, seed)) for u in moves]
         if len(perturbed) == 1:
             return Perturbed(values, perturbed[0][None], secret, buffers)
         stacked = np.stack(perturbed) if perturbed else np.zeros((0, len(batch), self.width), np.float32)
@@ -122,19 +127,19 @@ class Estimating(Walker[W], Generic[W]):
         """Alg. 1 l. 5–6: start the estimate from h and ĥ. A frozen party only continues with its next batch."""
         if not self.is_answer(message.step):
             return
-        expected, values = (1 + self.options.directions,), message.values
+        expected, values = (1 + self.options.probes,), message.values
         if values.shape != expected or values.dtype != np.float64 or not np.isfinite(values).all():
             raise RemoteProtocolError(sender, f"losses of shape {values.shape}, expected {expected} finite float64")
         if not is_step(message.update):
             raise RemoteProtocolError(sender, f"losses of update {message.update}")
         self.state.busy, self.state.k = True, message.update
-        self.work("refine", 0.0, Estimate(self.drawn.seed, values[1:] - values[0]))
+        self.work("refine", 0.0, Estimate(self.drawn.seed, differences(values, self.options.directions)))
 
     @job(Estimate)
     def estimated(self, job: Estimate) -> Refined:
         """Compute Eq. (3) and drop the directions."""
         u, self.drawn.cache = self._directions(job.directions), None
-        return Refined(estimate(job.differences, u, self.options.smoothing, self.options.distribution))
+        return Refined(estimate(job.differences, u, self.mu, self.options.distribution))
 
     def learn(self, gradient: Array, rate: float, buffers: list[Array]) -> None:
         """Alg. 1 l. 7. A frozen party keeps its initial weights; only BatchNorm's averages change."""

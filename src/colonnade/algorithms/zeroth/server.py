@@ -8,6 +8,7 @@ party that makes up its embeddings; they do not stop it (docs/attacks.md).
 
 from collections.abc import Iterator
 from dataclasses import replace
+from math import ceil, log, sqrt
 from typing import Any, Generic, TypeVar
 
 import msgspec
@@ -24,7 +25,7 @@ from colonnade.algorithms.vafl.server import TableServer, TableState
 from colonnade.algorithms.vafl.stepping import Stepping, SteppingState, mean_over_uploads, seed_of
 from colonnade.algorithms.vafl.walker import FORWARD_SHARE
 from colonnade.algorithms.zeroth.config import SynZooOptions, TableOptions, ZerothOptions
-from colonnade.algorithms.zeroth.directions import check_smoothing, directions, estimate
+from colonnade.algorithms.zeroth.directions import check_smoothing, differences, directions, estimate, signed
 from colonnade.algorithms.zeroth.messages import Losses, Probe, ProbedBlock, ProbedStep, ProbedStepped
 from colonnade.models.probed import ProbedServerNetwork
 from colonnade.privacy.secret import SecretKey
@@ -37,6 +38,18 @@ __all__ = ["LockStepProbing", "Probing", "TableProbing"]
 
 M = TypeVar("M", bound=Any)  # a message with `values`
 T = TypeVar("T", bound=SteppingState)
+
+
+# ln 10¹²: a row is drawn so much more often than the mean with a chance of 10⁻¹² at most.
+RARE = 12 * log(10)
+
+
+def by_chance(mean: float) -> int:
+    """Return how much more often than the mean independent draws may hit one row, by Bernstein's inequality.
+
+    P(X ≥ λ + t) ≤ exp(−t²/(2λ + 2t/3)) for a count X of mean λ; t solves t² = RARE·(2λ + 2t/3).
+    """
+    return ceil(RARE / 3 + sqrt((RARE / 3) ** 2 + 2 * RARE * mean))
 
 
 class Questions:
@@ -71,7 +84,8 @@ class Probing(Stepping[T], Generic[T]):
             if not size:
                 advice = "the server model has no parameters to estimate; use 'cascaded', or another model.server"
                 raise ConfigError("protocol.name", options.server_zeroth, advice)
-            check_smoothing(options.smoothing, size, options.distribution, SERVER)
+            key = "smoothing" if options.server_smoothing is None else "server_smoothing"
+            check_smoothing(options.mu_of(None), size, options.distribution, SERVER, f"protocol.{key}")
 
     def started(self, entropy: bytes) -> None:
         """Take the key and begin."""
@@ -99,7 +113,7 @@ class Probing(Stepping[T], Generic[T]):
             if message.batch:
                 raise RemoteProtocolError(sender, "a batch without its perturbed embeddings")
             return
-        expected = (self.options.directions, message.batch, self.widths[self.index[sender]])
+        expected = (self.options.probes, message.batch, self.widths[self.index[sender]])
         perturbed = message.perturbed
         if perturbed.shape != expected or perturbed.dtype != np.float32:
             raise RemoteProtocolError(sender, f"perturbed embeddings of {perturbed.shape}, expected {expected} float32")
@@ -120,6 +134,8 @@ class Probing(Stepping[T], Generic[T]):
             raise RemoteProtocolError(sender, "asks about a row twice in one batch; each row may occur once")
         asked = self.questions.counts[party]
         allowed = int(asked.sum() // len(asked)) + 1 + options.extra_queries
+        if self.training.sampling == "iid":
+            allowed += by_chance(asked.sum() / len(asked))
         most = int(asked[rows].max(initial=0)) + 1
         if most > allowed:
             cause = f"asks about a row {most} times; protocol.extra_queries allows {allowed} so far"
@@ -138,7 +154,7 @@ class Probing(Stepping[T], Generic[T]):
         self.questions.draw += 1
         probes = [[self._probed(request) for request in group] for group in self.groups()]
         rows = sum(
-            len(batch.h) * (FORWARD_SHARE * (1 + len(found) * self.options.directions) + self._own_share())
+            len(batch.h) * (FORWARD_SHARE * (1 + len(found) * self.options.probes) + self._own_share())
             for batch, found in zip(batches, probes, strict=True)
         )
         job = ProbedStep(self.layer_seed(), self.questions.draw, batches, probes)
@@ -147,12 +163,13 @@ class Probing(Stepping[T], Generic[T]):
     def _own_share(self) -> float:
         """Return the cost of w_0's own step beyond the losses, in whole steps.
 
-        By backpropagation that is one step. By Eq. (3) it is a forward pass for each direction, and one more to keep
-        BatchNorm's averages. The pass at w_0 itself is that of the loss h.
+        By backpropagation that is one step. By Eq. (3) it is one forward pass for each direction, or two if
+        differences are central, and one more to keep BatchNorm's averages. The pass at w_0 itself is that of h.
         """
         if not self.options.server_zeroth:
             return 1.0
-        return FORWARD_SHARE * (self.options.server_directions + self.network.averages)
+        passes = self.options.server_directions * (2 if self.options.difference == "central" else 1)
+        return FORWARD_SHARE * (passes + self.network.averages)
 
     def _probed(self, request: QueuedRequest) -> ProbedBlock:
         block = self.blocks[request.party]
@@ -201,11 +218,13 @@ class Probing(Stepping[T], Generic[T]):
         if not options.server_zeroth:
             return self.network.gradient(batch.h, batch.targets, seed, onward=place > 0)
         self.network.observe(batch.h, seed, onward=place > 0)
-        w_0, mu = self.network.vector(), np.float32(options.smoothing)
+        w_0, mu = self.network.vector(), np.float32(options.mu_of(None))
         name = ("server", job.draw, place) if place else ("server", job.draw)
         u = directions(self.secret.seed(*name), options.server_directions, len(w_0), options.distribution)
-        probed = [self.network.losses_at(w_0 + mu * one, [batch.h], batch.targets, seed)[0].mean() for one in u]
-        return estimate(np.array(probed) - base, u, options.smoothing, options.distribution)
+        moves = signed(u, options.difference == "central")
+        probed = [self.network.losses_at(w_0 + mu * one, [batch.h], batch.targets, seed)[0].mean() for one in moves]
+        found = differences(np.array([base, *probed]), len(u))
+        return estimate(found, u, options.mu_of(None), options.distribution)
 
     @done(ProbedStepped)
     def probed(self, token: int, result: ProbedStepped) -> None:

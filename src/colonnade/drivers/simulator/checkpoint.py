@@ -27,6 +27,7 @@ def save(simulator: Simulator) -> dict[str, Any]:
         "trace": (simulator.trace.digest, simulator.trace.events),
         "traffic": simulator.traffic.save(),
         "timeline": simulator.timeline.save(),
+        "speeds": simulator.speeds.save(),
         "heap": [(*entry[:4], _event_out(entry[4], codec), entry[5]) for entry in simulator.heap],
         "links": simulator.links.generator,
         "ports": [{name: getattr(port, name) for name in _PORT} for port in simulator.links.ports],
@@ -52,6 +53,8 @@ def load(simulator: Simulator, state: dict[str, Any]) -> None:
     simulator.trace.digest, simulator.trace.events = state["trace"]
     simulator.traffic.load(state["traffic"])
     simulator.timeline.load(state["timeline"])
+    if "speeds" in state:  # an earlier release did not record them
+        simulator.speeds.load(state["speeds"])
     simulator.heap = [(*entry[:4], _event_in(entry[4], codec), entry[5]) for entry in state["heap"]]
     simulator.links.generator = state["links"]
     for port, saved in zip(simulator.links.ports, state["ports"], strict=True):

@@ -6,7 +6,8 @@ A job is computed when it starts, and its result is delivered when its virtual t
 threads compute it in between. The clock then waits for the result when the job is due, or when its role has to do
 anything else. For a blind job the role accepts the promise of the result.
 
-Evaluation is delivered at once. It takes no virtual time and is no part of the trace and the byte totals.
+Evaluation is delivered at once, or as soon as its receiver has started. It takes no virtual time and is no part of the
+trace and the byte totals.
 """
 
 from collections.abc import Callable, Iterable
@@ -19,6 +20,7 @@ from colonnade.drivers.simulator.clock import ClockConfig, Pace
 from colonnade.drivers.simulator.lanes import Lanes, Promise
 from colonnade.drivers.simulator.links import NEVER, Links, Outages
 from colonnade.drivers.simulator.simulated_node import Job, SimulatedNode
+from colonnade.drivers.simulator.speeds import Speeds
 from colonnade.drivers.simulator.timeline import JOB_ENDED, JOB_STARTED, MESSAGE_ARRIVED, MESSAGE_LEFT, Timeline
 from colonnade.drivers.traffic import Traffic
 from colonnade.protocol.codec import Codec
@@ -96,6 +98,7 @@ class Simulator:
         self.traffic = Traffic()
         self.timeline = Timeline([role.name for role in roles], [port.outages.spans for port in self.links.ports])
         self._note = self.timeline.note
+        self.speeds = Speeds([role.name for role in roles])
         self.heap: list[Entry] = []
         self._instant: list[tuple[SimulatedNode, Event]] = []  # evaluation events to deliver now
         self._stack: list[tuple[SimulatedNode, Event]] = []  # those whose turn comes after the event being delivered
@@ -170,6 +173,7 @@ class Simulator:
         until = perf_counter() + within_s
         heap, nodes, principal = self.heap, self.nodes, self.principal
         self.timeline.fold_if_long()
+        self.speeds.fold_if_long()
         for _ in range(events):
             if self.stopping or perf_counter() > until:
                 return True
@@ -457,7 +461,7 @@ class Simulator:
     def _send_evaluation(self, sender: int, receiver: int, event: Received) -> None:
         ports = self.links.ports
         reached = max(ports[sender].outages.reachable_from(self.now), ports[receiver].outages.reachable_from(self.now))
-        if reached == self.now:
+        if reached == self.now and self.nodes[receiver].started_at >= 0:
             self._instant.append((self.nodes[receiver], event))
         elif reached < NEVER:
             self._push(reached, MESSAGE, receiver, event, (sender, b"", 0, 0))
@@ -488,6 +492,8 @@ class Simulator:
             node.lane = work.token
             self._note((4 * node.index + JOB_STARTED, self.now))
         duration = node.pace.duration(work.amount, self.now)
+        if not work.aside:
+            self.speeds.note(node.index, self.now, work.amount, duration)
         end = self.now + duration
         result = self._compute(node, work, end)
         number = self._push(end, WORK, node.index, WorkDone(work.token, result))

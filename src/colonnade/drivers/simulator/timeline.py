@@ -20,7 +20,7 @@ import numpy.typing as npt
 
 from colonnade.protocol.events import NANOSECONDS
 
-__all__ = ["JOB_ENDED", "JOB_STARTED", "MESSAGE_ARRIVED", "MESSAGE_LEFT", "Timeline"]
+__all__ = ["JOB_ENDED", "JOB_STARTED", "MESSAGE_ARRIVED", "MESSAGE_LEFT", "Timeline", "grown"]
 
 # The kinds of notes. A message belongs to its sender.
 JOB_STARTED, JOB_ENDED, MESSAGE_LEFT, MESSAGE_ARRIVED = range(4)
@@ -60,7 +60,7 @@ class Timeline:
         state = _state(self._jobs, self._flying)
         spans = np.stack([2 * np.arange(len(state)) + state, self._since, np.full(len(state), now)], 1)
         spans = self._within_reach(spans[state != WAITING])
-        ns, width = _grown(ns, width, now)
+        ns, width = grown(ns, width, now)
         _add(ns, width, spans)
         return ns, width
 
@@ -111,7 +111,7 @@ class Timeline:
         told = np.flatnonzero(state != WAITING)
         spans = np.stack([2 * role[told] + state[told], time[told], until[told]], 1)
         spans = spans[spans[:, 1] < spans[:, 2]]
-        self._ns, self._width = _grown(self._ns, self._width, int(times.max()))
+        self._ns, self._width = grown(self._ns, self._width, int(times.max()))
         _add(self._ns, self._width, self._within_reach(spans))
 
     def _within_reach(self, spans: Spans) -> Spans:
@@ -151,7 +151,7 @@ def _running_sums(changes: Spans, role: Spans, first: Spans) -> Spans:
     return result
 
 
-def _grown(ns: Spans, width: int, end: int) -> tuple[Spans, int]:
+def grown(ns: Spans, width: int, end: int) -> tuple[Spans, int]:
     """Merge pairs of bins until the bins reach `end`."""
     while end > width * ns.shape[1]:
         padded = np.pad(ns, ((0, 0), (0, ns.shape[1] % 2)))

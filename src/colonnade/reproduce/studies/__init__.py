@@ -1,0 +1,1 @@
+"""Items whose numbers need more than the curves and summaries of runs."""

@@ -1,0 +1,177 @@
+"""An item run from the command line: results, resumption, book and figures."""
+
+import importlib.util
+import json
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+from typer.testing import CliRunner
+
+from colonnade.cli.main import app
+from colonnade.protocol.errors import DataError
+from colonnade.reproduce import book, item
+from colonnade.reproduce.chart import Line, Panel, draw
+from colonnade.reproduce.result import read_result
+
+DOCS = Path(__file__).parents[2] / "docs"
+TINY = """
+title = "A tiny race"
+paper = "VAFL"
+where = "Fig. 9"
+claim = "c | d"
+stand_in = "digits"
+
+[base.data]
+source = "digits"
+parties = 2
+
+[base.model]
+party = "linear"
+embedding = 10
+server = "none"
+aggregate = "sum"
+
+[base.train]
+batch_size = 256
+optimiser = "sgd"
+updates = 40
+eval_every = 10
+target = 0.5
+until_target = true
+
+[full]
+seeds = 2
+
+[[columns]]
+name = "digits"
+x = 1
+
+[[columns]]
+name = "MNIST"
+data = "mnist"
+x = 2
+set = {"data.source" = "mnist", "data.dir" = "{data}"}
+
+[[columns]]
+name = "with a GPU"
+gpu = true
+
+[[rows]]
+name = "vafl"
+set = {"protocol.name" = "vafl"}
+paper = {"digits" = 12, "MNIST" = 3}
+
+[[rows]]
+name = "sync"
+set = {"protocol.name" = "sync"}
+tune = false
+
+[tune]
+grid = {"train.learning_rate" = [0.001, 0.3]}
+by = "metric"
+
+[measure]
+what = "updates_to_target"
+name = "updates"
+digits = 0
+
+[figure]
+kind = "curves"
+x = "update"
+
+[[checks]]
+says = "few updates"
+row = "vafl"
+holds = "<= 40"
+"""
+
+
+@pytest.fixture
+def tiny(monkeypatch):
+    found = {"tiny": item.parse_item(TINY, "tiny")}
+    monkeypatch.setattr(item, "items", lambda: found)
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    return found["tiny"]
+
+
+def reproduce(*words):
+    return CliRunner().invoke(app, ["reproduce", *words])
+
+
+def test_from_the_command_line(tiny, tmp_path, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "200")
+    out = tmp_path / "out"
+    listed = reproduce("--out", str(out))
+    assert listed.exit_code == 0 and "not run" in listed.output
+    done = reproduce("tiny", "--out", str(out))
+    assert done.exit_code == 0, done.output
+    assert "tiny: holds" in done.output
+    assert "MNIST: not tested: needs the data mnist: name their folder with --data" in done.output
+    assert "with a GPU: not tested: needs a GPU, and this machine has none" in done.output
+    found = read_result(out / "tiny" / "result.json")
+    cell = found.cell("vafl", "digits")
+    assert cell.chosen == {"train.learning_rate": 0.3} and cell.edges == ["train.learning_rate"]
+    assert len(cell.values) == 2 and all(0 < value <= 40 for value in cell.values)
+    assert found.curves["digits"]["vafl"][0][0] == 0 and found.digest == tiny.digest
+    runs = sorted(path.parent.name for path in out.rglob("summary.json"))
+    assert runs == ["sync-seed1000", "sync-seed1001", "vafl learning_rate=0.001-seed0", "vafl learning_rate=0.3-seed0",
+                    "vafl-seed1000", "vafl-seed1001"]  # fmt: skip
+    summary = json.loads(next(out.rglob("report-digits/vafl-seed1000/summary.json")).read_text())
+    assert summary["validation_rows"] == 0, "the curves of reported runs are of the test rows"
+    before = {path: path.stat().st_mtime_ns for path in out.rglob("summary.json")}
+    assert reproduce("tiny", "--out", str(out)).exit_code == 0
+    assert {path: path.stat().st_mtime_ns for path in out.rglob("summary.json")} == before, "nothing ran again"
+    assert "holds (full)" in reproduce("--out", str(out)).output
+    page = (out / "book.html").read_text()
+    assert "<svg" in page and "c | d" in page and "<script" not in page
+    ElementTree.fromstring((out / "tiny.svg").read_text())
+
+
+def test_bad_input(tiny, tmp_path):
+    for words, said in [
+        (["tinny"], "did you mean 'tiny'"),
+        (["tiny", "--data", str(tmp_path / "nothing")], "is not a folder"),
+        (["tiny", "--workers", "many"], "give a number"),
+    ]:
+        done = reproduce(*words, "--out", str(tmp_path / "out"))
+        assert done.exit_code != 0 and said in f"{done.output}{done.exception}"
+
+
+def test_results_of_another_version_are_marked_or_refused(tiny, tmp_path):
+    folder = tmp_path / "tiny"
+    folder.mkdir()
+    cells = [{"row": "vafl", "column": "digits", "values": [10.0]}]
+    text = {
+        "format": 1, "item": "tiny", "digest": "old", "size": "full", "release": "0.1.0", "commit": "", "machine": "m",
+        "seconds": 60, "seeds": 1, "cells": cells,
+    }  # fmt: skip
+    (folder / "result.json").write_text(json.dumps(text))
+    results = book.read_results(tmp_path)
+    assert "another version" in book.state_of(tiny, results["tiny"])
+    assert "another version" in book.book_markdown({"tiny": tiny}, results)
+    (folder / "result.json").write_text(json.dumps(text | {"format": 9}))
+    with pytest.raises(DataError, match="run the item again"):
+        book.read_results(tmp_path)
+    (folder / "result.json").write_text('{"format": 1, "item": 3}')
+    with pytest.raises(DataError, match="not a result"):
+        book.read_results(tmp_path)
+
+
+def test_a_chart_escapes_names_and_leaves_out_what_cannot_be_drawn():
+    lines = [Line("<a>", [0, 1, 10, 100], [0.1, float("inf"), 1, 10]), Line("p", [1, 10], [1, 2], "<a>")]
+    svg = draw([Panel("T & t", lines), Panel("empty", [])], "x", "y", log_x=True, log_y=True)
+    root = ElementTree.fromstring(svg)
+    shapes = [one for one in root.iter() if one.tag.endswith("polyline")]
+    assert [len(one.attrib["points"].split()) for one in shapes] == [2, 2]
+    assert "stroke-dasharray" in shapes[1].attrib and "T &amp; t" in svg
+
+
+def test_the_docs_page_is_what_the_results_say():
+    path = DOCS / "tools" / "reproduction.py"
+    spec = importlib.util.spec_from_file_location("reproduction", path)
+    tool = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(tool)
+    assert (DOCS / "reproduction.md").read_text(encoding="utf-8") == tool.page(), f"type: python {path}"
+    drawn = {path.name: path.read_text(encoding="utf-8") for path in (DOCS / "reproduction").glob("*.svg")}
+    assert drawn == tool.figures()
