@@ -303,7 +303,7 @@ def test_one_signal_ends_every_phase_and_a_finished_record_stays_as_it_is(colonn
         assert code == 0 and "Traceback" not in said, said
     assert record_of(out) == record
 
-    over = colonnade("up", "--resume", out)
+    over = colonnade("up", "--resume", out, start=subprocess.Popen)
     code, said = over.ended()
     assert code == 0 and "This run had already ended" in said and "sync: finished" in said
     assert record_of(out) == record
