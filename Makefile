@@ -22,7 +22,7 @@ check: $(VENV)/.installed-dev ## format, lint, types, layers and tests
 	$(BIN)/ruff check .
 	$(BIN)/mypy src
 	$(BIN)/lint-imports
-	$(BIN)/python -m pytest -q -n 2
+	$(BIN)/python -m pytest -q -n 2 --dist worksteal
 
 fmt: $(VENV)/.installed-dev ## format the code and fix what can be fixed
 	$(BIN)/ruff format .

@@ -19,7 +19,7 @@ import numpy as np
 import polars
 import pytest
 
-from .adversary.starting import Command, Starter
+from .starting import Command, Commands
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="forks")
 PATIENCE_S = 120.0
@@ -38,7 +38,7 @@ SETTINGS = {
 class Operators:
     """The folders of all members, and what their operators type in them."""
 
-    def __init__(self, home: Path, starter: Starter) -> None:
+    def __init__(self, home: Path, starter: Commands) -> None:
         self.home, self._starter = home, starter
         self.ports = [_free_port() for _ in range(2)]
         for name in ("server", "bank", "shop", "insurer", "clinic"):
@@ -92,7 +92,7 @@ def said(command: Command, words: str, times: int = 1) -> None:
 
 @pytest.fixture
 def operators(tmp_path: Path) -> Iterator[Operators]:
-    starter = Starter()
+    starter = Commands()
     yield Operators(tmp_path, starter)
     starter.close()
 

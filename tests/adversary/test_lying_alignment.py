@@ -30,15 +30,15 @@ from colonnade.protocol.messages import Message
 
 from ..drivers.processes.conftest import until
 from ..drivers.processes.test_alignment_network import COUNTS, PARTIES, Organisations
-from .starting import PATIENCE_S, Command, Starter
+from ..starting import PATIENCE_S, Command, Commands
 
 EARLIER = b"the order of an earlier alignment"
 CODEC = Codec([kind for kind in PAYLOADS if issubclass(kind, Message)])
 
 
 @pytest.fixture(scope="module")
-def starter() -> Iterator[Starter]:
-    found = Starter()
+def starter() -> Iterator[Commands]:
+    found = Commands()
     yield found
     found.close()
 
@@ -59,7 +59,7 @@ def orders(here: Organisations) -> dict[str, bytes]:
     return {f"{path.parent.name} {path.stem}": path.read_bytes() for path in found}
 
 
-def start(here: Organisations, starter: Starter, name: str) -> Command:
+def start(here: Organisations, starter: Commands, name: str) -> Command:
     """`colonnade align` as a process of this member."""
     home, out = here.folder / name, here.folder / "server" / "out"
     there = {} if name == "server" else {"network.address": (out / "address").read_text()}
@@ -94,7 +94,7 @@ async def lie(here: Organisations) -> None:
 
 
 def test_the_end_names_the_member_and_the_same_commands_work_again(
-    organisations: Organisations, starter: Starter
+    organisations: Organisations, starter: Commands
 ) -> None:
     before = orders(organisations)
     honest = [start(organisations, starter, name) for name in ("server", "clinic")]

@@ -36,6 +36,8 @@ from colonnade.drivers.processes.service import JOIN, SERVICE, STATUS
 from colonnade.drivers.processes.wire import Kind, Position, control, open_envelope
 from colonnade.protocol.errors import ConfigError
 
+from ..starting import Popen
+
 T = TypeVar("T")
 DESCRIPTORS = 200
 WAIT_S = 60.0
@@ -69,7 +71,7 @@ class Federation:
         own = f"import resource; resource.setrlimit(resource.RLIMIT_NOFILE, ({DESCRIPTORS // 2}, {DESCRIPTORS}))"
         command = [sys.executable, "-c", f"{own}; from colonnade.cli.main import main; main()", "serve"]
         with (folder / "log.jsonl").open("ab") as log:
-            self.server = subprocess.Popen(
+            self.server = Popen(
                 [*command, str(folder / "config.toml"), "--out", str(folder / "run"), "--log-json"],
                 stdout=log,
                 stderr=log,

@@ -70,7 +70,7 @@ from colonnade.protocol.messages import Message
 
 from ..predict.test_hostile_predictions import GROWS, NAMES, config_of, make_files
 from ..predict.test_hostile_predictions import Federation as Predicting
-from .starting import PATIENCE_S, Command, Starter
+from ..starting import PATIENCE_S, Command, Commands
 
 HONEST, LIAR = "party-1", "party-2"
 ROWS, WIDTH, BATCH = 80, 4, 16
@@ -80,8 +80,8 @@ HOSTILE = "\x1b]0;owned\x07 \x9b2J \r\nserver: ended status=finished"
 
 
 @pytest.fixture(scope="module")
-def starter() -> Iterator[Starter]:
-    found = Starter()
+def starter() -> Iterator[Commands]:
+    found = Commands()
     yield found
     found.close()
 
@@ -98,7 +98,7 @@ class Federation:
     """Folders of a server and its parties, and the processes that run in them."""
 
     def __init__(
-        self, starter: Starter, loop: asyncio.AbstractEventLoop, folder: Path, protocol: dict[str, Any], **tables: Any
+        self, starter: Commands, loop: asyncio.AbstractEventLoop, folder: Path, protocol: dict[str, Any], **tables: Any
     ) -> None:
         self._starter, self._loop = starter, loop
         parties = tables.pop("parties", 2)
@@ -186,7 +186,7 @@ class Federation:
 
 
 @pytest.fixture
-def federation(starter: Starter, loop: asyncio.AbstractEventLoop, tmp_path: Path) -> Iterator[Any]:
+def federation(starter: Commands, loop: asyncio.AbstractEventLoop, tmp_path: Path) -> Iterator[Any]:
     made: list[Federation] = []
 
     def make(protocol: dict[str, Any], **tables: Any) -> Federation:
@@ -404,7 +404,7 @@ def test_a_flipped_bit_is_named(federation: Any) -> None:
     assert [here.processes[who].stop() for who in (HONEST, "server")] == [0, 0]
 
 
-def test_the_door_of_a_server_process(starter: Starter, tmp_path: Path) -> None:
+def test_the_door_of_a_server_process(starter: Commands, tmp_path: Path) -> None:
     """Trained in this process; the server and the parties that predict are processes."""
     make_files(tmp_path)
     trained = Predicting(tmp_path)

@@ -56,9 +56,9 @@ SETTINGS = {  # model, train, floor
     "wait": (POLYNOMIAL, AVERAGED, 0.75),
     "ignore": (POLYNOMIAL, AVERAGED, 0.6),
     "wait-dp": (POLYNOMIAL, AVERAGED, 0.15),
-} | dict.fromkeys(
-    ("flex", "adaptive-flex", "sync-min", "sync-max"), (PLAIN, {"epochs": 10, "learning_rate": 0.03}, 0.75)
-)
+    "flex": (PLAIN, {"epochs": 5, "learning_rate": 0.06}, 0.75),
+    "sync-min": (PLAIN, {"epochs": 10, "learning_rate": 0.03}, 0.75),
+} | dict.fromkeys(("adaptive-flex", "sync-max"), (PLAIN, {"epochs": 5, "learning_rate": 0.03}, 0.75))
 USUAL = (PLAIN, {"epochs": 4, "learning_rate": 0.3}, 0.75)
 LINEAR = {name for name, method in METHODS.items() if method.capabilities.party_labels}  # of two classes
 SETTINGS |= {name: ({}, {"batch_size": 128, "epochs": 24, "learning_rate": 0.05}, 0.9) for name in LINEAR}

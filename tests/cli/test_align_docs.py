@@ -1,5 +1,6 @@
 """docs/align.md: its commands, typed as printed, align three folders that cannot see each other."""
 
+import asyncio
 import re
 import runpy
 import shlex
@@ -15,6 +16,8 @@ from typer.testing import CliRunner
 from colonnade.cli.main import app
 from colonnade.data import load_alignment, read_id_column
 from colonnade.protocol.errors import ColonnadeError, ConfigError
+
+from ..starting import fork_member
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "align.md").read_text(encoding="utf-8")
@@ -51,6 +54,7 @@ def test_the_page_aligns(folders, monkeypatch):
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
+    monkeypatch.setattr(asyncio, "create_subprocess_exec", fork_member)
     outcomes = []
     for who, command in COMMANDS:
         if not command.startswith("colonnade align"):

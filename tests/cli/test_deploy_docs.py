@@ -18,6 +18,8 @@ from colonnade.drivers.processes.certificates import throw_away
 from colonnade.drivers.processes.logs import Log
 from colonnade.protocol.errors import ConfigError
 
+from ..starting import Popen, run
+
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "deploy.md").read_text(encoding="utf-8")
 BLOCKS = "\n".join(re.findall(r"```console\n(.*?)```", PAGE, re.DOTALL))
@@ -33,7 +35,8 @@ def words(command):
 
 
 def type_in(folder, command):
-    return subprocess.run(words(command), cwd=folder, check=True, capture_output=True, text=True, timeout=60).stdout
+    start = run if command.startswith("colonnade ") else subprocess.run
+    return start(words(command), cwd=folder, check=True, capture_output=True, text=True, timeout=60).stdout
 
 
 def wait_for(path, process):
@@ -52,9 +55,7 @@ def start():
     def call(folder, command, *more):
         with (folder / "log").open("wb") as log:
             environment = os.environ | {"OMP_NUM_THREADS": "1"}
-            started.append(
-                subprocess.Popen([*words(command), *SHORT, *more], cwd=folder, stdout=log, stderr=log, env=environment)
-            )
+            started.append(Popen([*words(command), *SHORT, *more], cwd=folder, stdout=log, stderr=log, env=environment))
         return started[-1]
 
     yield call
@@ -66,7 +67,7 @@ def start():
 
 def test_the_page_trains(tmp_path, start):
     make = re.search(r"^\$ python (\S+) /tmp/deploy$", BLOCKS, re.MULTILINE)[1]
-    subprocess.run([sys.executable, ROOT / make, tmp_path], check=True, capture_output=True)
+    run([sys.executable, ROOT / make, tmp_path], check=True, capture_output=True)
     long_running = {}
     for who, command in COMMANDS:
         if command.startswith(("colonnade serve", "colonnade join")):
@@ -99,7 +100,7 @@ def test_the_configs_differ_only_below_the_line():
 
 
 def test_a_state_fits_only_what_it_was_made_with(tmp_path, monkeypatch):
-    subprocess.run([sys.executable, ROOT / "examples/deploy/make_folders.py", tmp_path], check=True)
+    run([sys.executable, ROOT / "examples/deploy/make_folders.py", tmp_path], check=True)
     folder = tmp_path / "clinic"
     throw_away(["clinic", "lab"], folder / "keys")
     monkeypatch.chdir(folder)

@@ -16,6 +16,8 @@ from colonnade.drivers.processes.certificates import throw_away
 from colonnade.drivers.processes.dial import FinalRefusal, ServerGone
 from colonnade.protocol import errors
 
+from ..starting import Popen, run
+
 PATIENCE_S = 120.0
 ROOT = Path(__file__).parents[2]
 OPERATE = (ROOT / "docs" / "operate.md").read_text(encoding="utf-8")
@@ -25,9 +27,7 @@ pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="SIGTERM ends a 
 def start(folder, *words):
     command = [sys.executable, "-m", "colonnade", *words]
     environment = os.environ | {"OMP_NUM_THREADS": "1"}
-    return subprocess.Popen(
-        command, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment
-    )
+    return Popen(command, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment)
 
 
 def end(process, there):
@@ -96,7 +96,7 @@ def test_sigusr1_opens_the_log_file_again(tmp_path):
         "log = log_of('server', False, 'info', Path('log'))\nlog.info('one')\nPath('log').rename('old')\n"
         "os.kill(os.getpid(), signal.SIGUSR1)\nlog.info('two')\n"
     )
-    subprocess.run([sys.executable, "-c", code], cwd=tmp_path, check=True, timeout=PATIENCE_S)
+    run([sys.executable, "-c", code], cwd=tmp_path, check=True, timeout=PATIENCE_S)
     assert "one" in (tmp_path / "old").read_text() and "two" in (tmp_path / "log").read_text()
 
 

@@ -1,5 +1,6 @@
 """docs/tutorial.md: its commands, typed as printed, with three folders, real processes and made-up numbers."""
 
+import asyncio
 import contextlib
 import os
 import re
@@ -16,6 +17,8 @@ import pytest
 from typer.testing import CliRunner
 
 from colonnade.cli.main import app
+
+from ..starting import Popen, fork_member
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "tutorial.md").read_text(encoding="utf-8")
@@ -38,10 +41,9 @@ class Typist:
         self.home, self.shrunk = home, shrunk
         self.running = []  # (folder, process, log)
         (home / "bin").mkdir()
-        for name, words in (("colonnade", "-m colonnade"), ("python", "")):
-            shim = home / "bin" / name
-            shim.write_text(f'#!/bin/sh\nexec "{sys.executable}" {words} "$@"\n')
-            shim.chmod(0o700)
+        shim = home / "bin" / "python"
+        shim.write_text(f'#!/bin/sh\nexec "{sys.executable}" "$@"\n')
+        shim.chmod(0o700)
         path = f"{home / 'bin'}{os.pathsep}{os.environ['PATH']}"
         self.environment = os.environ | {"PATH": path, "PYTHONPATH": str(ROOT / "src"), "OMP_NUM_THREADS": "1"}
 
@@ -55,7 +57,7 @@ class Typist:
             return self.start(folder, command)
         if command.startswith("colonnade predict"):
             self.wait_until_all_predict()
-        if command.startswith("colonnade ") and not command.startswith("colonnade align"):
+        if command.startswith("colonnade "):
             return self.type_here(folder, command)
         if self.shrunk and "three_folders.py" in command:
             command = f"{command} {SMALL}"
@@ -67,7 +69,7 @@ class Typist:
         return done.stdout.replace(str(self.home), "/tmp/three")
 
     def type_here(self, folder, command):
-        """Run a command that starts no role inside this process."""
+        """Run a command that ends by itself inside this process."""
         with contextlib.chdir(folder):
             result = CliRunner().invoke(app, shlex.split(command)[1:], catch_exceptions=False)
         assert result.exit_code == 0, f"{command}\n{result.output}"
@@ -76,8 +78,8 @@ class Typist:
     def start(self, folder, command):
         log = self.home / f"{len(self.running)}.log"
         with log.open("wb") as file:
-            words = ["bash", "-c", f"exec {command}"]
-            process = subprocess.Popen(words, cwd=folder, env=self.environment, stdout=file, stderr=file)
+            words = [sys.executable, "-m", *shlex.split(command)]
+            process = Popen(words, cwd=folder, env=self.environment, stdout=file, stderr=file)
         self.running.append((folder, process, log))
         return ""
 
@@ -116,7 +118,8 @@ class Typist:
 
 
 @pytest.fixture
-def typist(tmp_path):
+def typist(tmp_path, monkeypatch):
+    monkeypatch.setattr(asyncio, "create_subprocess_exec", fork_member)  # `align` starts every member
     typist = Typist(tmp_path, shrunk=True)
     yield typist
     typist.close()

@@ -17,6 +17,8 @@ from colonnade.experiments.compare import Entry, compare, contestants, entries_o
 from colonnade.experiments.interrupt import on_first_interrupt
 from colonnade.experiments.run import Standing, reopen
 
+from ..starting import Popen
+
 TABLES: dict[str, Any] = {
     "data": {"source": "digits", "parties": 3},
     "model": {"party": "linear", "embedding": 4},
@@ -54,7 +56,7 @@ def test_a_race_that_is_interrupted_goes_on_to_the_same_end(tmp_path: Path, undi
     folder = tmp_path / "race"
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
     command = [sys.executable, "-c", RACE, json.dumps(TABLES), ",".join(LABELS), str(folder)]
-    process = subprocess.Popen(command, env=environment, text=True, stderr=subprocess.PIPE)
+    process = Popen(command, env=environment, text=True, stderr=subprocess.PIPE)
     metrics = folder / "long-seed0" / "metrics.jsonl"
     for _ in range(12_000):  # two minutes at most
         if process.poll() is not None or (metrics.is_file() and metrics.stat().st_size):

@@ -16,6 +16,8 @@ from colonnade.config.schema import apply_overrides, from_dict
 from colonnade.experiments.run import Run, prepare, reopen
 from colonnade.protocol.errors import CheckpointError
 
+from ..starting import Popen, run
+
 TABLES: dict[str, Any] = {
     "data": {"source": "digits", "parties": 3},
     "model": {"party": "linear", "embedding": 4},
@@ -121,7 +123,7 @@ def wait_for(process: subprocess.Popen[str], file: Path) -> None:
 def test_killed_and_resumed_ends_like_never_killed(tmp_path: Path, undisturbed: Path) -> None:
     (tmp_path / "run.toml").write_text(TOML)
     folder = tmp_path / "run"
-    process = subprocess.Popen(
+    process = Popen(
         command("run", tmp_path / "run.toml", "--out", folder),
         env=ENVIRONMENT,
         text=True,
@@ -139,7 +141,7 @@ def test_killed_and_resumed_ends_like_never_killed(tmp_path: Path, undisturbed: 
     killed_rows = (folder / "metrics.jsonl").read_text().splitlines()
     assert 0 < len(killed_rows) < len(result(undisturbed)[1])
 
-    again = subprocess.run(
+    again = run(
         command("run", "--resume", folder), env=ENVIRONMENT, text=True, capture_output=True, timeout=300, check=False
     )
     assert again.returncode == 0, again.stderr

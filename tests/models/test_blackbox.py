@@ -1,6 +1,5 @@
 """A party's model that is no torch module: what it may do, what is refused, and that training works."""
 
-import subprocess
 import sys
 from pathlib import Path
 
@@ -15,6 +14,8 @@ from colonnade.models.build import party_module
 from colonnade.models.probed import ProbedNetwork, probed_network
 from colonnade.protocol import state
 from colonnade.protocol.errors import ConfigError, ModelError
+
+from ..starting import run
 
 ROOT = Path(__file__).parents[2]
 X = np.arange(12, dtype=np.float32).reshape(4, 3) - 5
@@ -231,7 +232,7 @@ def test_from_the_command_line(method, tmp_path):
         command += ["--set", pair]
     paths = f"{ROOT / 'src'}:{ROOT / 'examples'}"
     child = {"PYTHONPATH": paths, "OMP_NUM_THREADS": "1", "PATH": ""}
-    done = subprocess.run(command, env=child, capture_output=True, text=True, check=False)
+    done = run(command, env=child, capture_output=True, text=True, check=False)
     said = " ".join((done.stdout + done.stderr).split())
     assert "Traceback" not in said
     assert (done.returncode == 0) == (method == "cascaded"), said

@@ -8,7 +8,7 @@ import torch
 
 import colonnade
 from colonnade.models import network, probed, server
-from colonnade.models.on_device import OnDevice, contiguous, on_device, to_tensor
+from colonnade.models.on_device import OnDevice, contiguous, on_device, seed_generators, to_tensor
 from colonnade.protocol import state
 from colonnade.protocol.codec import Codec
 from colonnade.protocol.messages import Array, Payload
@@ -89,3 +89,18 @@ def test_runs_with_arrays_elsewhere_give_the_same_bits(method: str, monkeypatch:
     elsewhere = run()
     same = ("trace_sha256", "weights_sha256", "value", "bytes_up", "bytes_down")
     assert {key: elsewhere[key] for key in same} == {key: plain[key] for key in same}
+
+
+@pytest.mark.parametrize("gpu", [False, True])
+def test_seeding_gives_the_draws_of_torch_and_without_a_gpu_keeps_no_stack_trace(
+    gpu: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[int] = []
+    monkeypatch.setattr(torch.accelerator, "is_available", lambda: gpu)
+    with torch.random.fork_rng(devices=[]):
+        torch.default_generator.manual_seed(7)
+        wanted = torch.rand(3)
+        monkeypatch.setattr(torch.cuda, "manual_seed_all", asked.append)
+        seed_generators(7)
+        assert torch.equal(torch.rand(3), wanted)
+    assert asked == ([7] if gpu else [])

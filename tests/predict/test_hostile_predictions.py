@@ -9,7 +9,6 @@ import json
 import os
 import socket
 import ssl
-import subprocess
 import sys
 import threading
 import time
@@ -42,6 +41,8 @@ from colonnade.predict.processes import predicting_server
 from colonnade.predict.tokens import Tokens
 from colonnade.protocol.errors import ColonnadeError
 from colonnade.protocol.events import Send
+
+from ..starting import Popen
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="the server runs on uvloop")
 
@@ -137,7 +138,7 @@ class Federation:
             log = (self.folder / f"{name}.log").open("w")
             with log:
                 command = [sys.executable, "-m", "colonnade", *map(str, words)]
-                self.processes[name] = subprocess.Popen(command, stdout=log, stderr=log, env=dict(os.environ))
+                self.processes[name] = Popen(command, stdout=log, stderr=log, env=dict(os.environ))
         self.until(lambda: all(self.server.node.peers[name].stream for name in NAMES))
 
     def stop(self):

@@ -29,6 +29,7 @@ from torch import nn
 from colonnade.models import resnet, shaped, towers, transformer
 from colonnade.models.blackbox import BlackBox
 from colonnade.models.continued import Continued
+from colonnade.models.on_device import seed_generators
 from colonnade.models.polynomial import Polynomial
 from colonnade.protocol.errors import ModelError
 
@@ -116,7 +117,7 @@ def server_module(model: Factory, inputs: int, outputs: int, seed: int) -> nn.Mo
 
 def _seeded(model: Factory, shape: Shape, outputs: int, seed: int, what: str) -> nn.Module | BlackBox:
     with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
+        seed_generators(seed)
         module = _build(model, shape, outputs, what)
         if isinstance(module, nn.Module):
             _check_width(module, prod(shape), outputs, what)

@@ -18,7 +18,7 @@ from torch._utils import _flatten_dense_tensors
 from torch.func import functional_call, grad, vmap
 
 from colonnade.models.continued import tensors_of
-from colonnade.models.on_device import to_array, to_tensor
+from colonnade.models.on_device import seed_generators, to_array, to_tensor
 from colonnade.models.optimiser import OptimiserSpec, Parameters, Regulariser
 from colonnade.models.polynomial import Polynomial
 from colonnade.models.precision import MIXED, Mixed
@@ -330,7 +330,7 @@ def _generator(seed: int) -> Iterator[None]:
     """Seed torch's global generator for one forward pass, then restore it; other threads wait."""
     with _turn:
         before = torch.get_rng_state()
-        torch.manual_seed(seed)
+        seed_generators(seed)
         try:
             yield
         finally:

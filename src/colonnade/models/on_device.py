@@ -14,9 +14,20 @@ from torch import Tensor
 
 from colonnade.protocol.messages import Array, Elsewhere
 
-__all__ = ["OnDevice", "contiguous", "number", "on_device", "to_array", "to_tensor"]
+__all__ = ["OnDevice", "contiguous", "number", "on_device", "seed_generators", "to_array", "to_tensor"]
 
 MOST_OF_FREE = 0.25  # of a device's free memory: the most that a role's own rows may take
+
+
+def seed_generators(seed: int) -> None:
+    """Seed torch's global generators as `torch.manual_seed` does.
+
+    Without a GPU that function keeps a stack trace for each kind of GPU, which takes milliseconds in a deep call.
+    """
+    if torch.accelerator.is_available():
+        torch.manual_seed(seed)
+    else:
+        torch.default_generator.manual_seed(seed)
 
 
 class OnDevice(NDArrayOperatorsMixin, Elsewhere):

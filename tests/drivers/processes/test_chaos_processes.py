@@ -1,5 +1,6 @@
 """A short version of benchmarks/chaos.py: two schedules on real processes, and what must hold afterwards."""
 
+import asyncio
 import importlib.util
 import sys
 from pathlib import Path
@@ -10,9 +11,11 @@ import pytest
 
 from colonnade.experiments.run import prepare
 
+from ...starting import fork_member
+
 BENCHMARK = Path(__file__).parents[3] / "benchmarks" / "chaos.py"
 EPOCHS = {"swift": 30.0, "sync": 10.0}
-PARTIES = {"swift": 3, "sync": 2}  # a process takes seconds to start
+PARTIES = {"swift": 3, "sync": 2}
 KILLED = ("party-1", "party-2")
 
 
@@ -24,6 +27,11 @@ def chaos() -> ModuleType:
     sys.modules[spec.name] = module  # its dataclasses look themselves up
     spec.loader.exec_module(module)
     return module
+
+
+@pytest.fixture(autouse=True)
+def quick_starts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(asyncio, "create_subprocess_exec", fork_member)
 
 
 def test_killed_and_cut_off_swift_finishes_and_takes_each_update_once(chaos: ModuleType, tmp_path: Path) -> None:

@@ -48,6 +48,8 @@ from colonnade.drivers.processes.wire import (
 )
 from colonnade.protocol.errors import ColonnadeError, RemoteProtocolError
 
+from ...starting import Popen, run, starter
+
 TRIES = 5
 ABSENT = range(2, 10)  # one party's refusals are answered more and more slowly, so each test has its own party
 WAIT_S = 60.0
@@ -106,8 +108,8 @@ class Federation:
         folder = self.up.nodes / name
         command = [sys.executable, "-m", "colonnade", verb[0], str(folder / "config.toml"), *verb[1:]]
         with (folder / "log.jsonl").open("ab") as log:
-            self.processes[name] = subprocess.Popen(
-                [*command, "--out", str(folder / "run"), "--log-json", "--parent", str(os.getpid())],
+            self.processes[name] = Popen(
+                [*command, "--out", str(folder / "run"), "--log-json", "--parent", str(starter().pid)],
                 stdout=log,
                 stderr=log,
                 env=os.environ | {"OMP_NUM_THREADS": "1"},
@@ -397,7 +399,7 @@ def test_a_party_process_with_another_learning_rate_says_so_and_ends(federation:
     config = tmp_path / "config.toml"
     config.write_text(tomli_w.dumps(tables), encoding="utf-8")
     command = [sys.executable, "-m", "colonnade", "join", str(config), "--party", name, "--out", str(tmp_path / "run")]
-    ended = subprocess.run(command, capture_output=True, text=True, timeout=WAIT_S, check=False)
+    ended = run(command, capture_output=True, text=True, timeout=WAIT_S, check=False)
     said = " ".join((ended.stdout + ended.stderr).split())
     assert ended.returncode == 2, said
     assert "train.learning_rate: 0.25 there, 'auto' here" in said

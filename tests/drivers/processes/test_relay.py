@@ -9,7 +9,6 @@ import os
 import random
 import shutil
 import signal
-import subprocess
 import sys
 import time
 from pathlib import Path
@@ -43,6 +42,8 @@ from colonnade.drivers.simulator import Simulator
 from colonnade.drivers.simulator.clock import ClockConfig
 from colonnade.protocol.codec import Codec
 from colonnade.protocol.errors import LocalProtocolError, RemoteProtocolError
+
+from ...starting import Popen
 
 SCRIPT = Path(__file__).with_name("ring_federation.py")
 
@@ -875,7 +876,7 @@ def test_processes_that_are_killed_pass_all_tokens_on_once(tmp_path, certificate
     def start(name):
         with (tmp_path / f"{name}.log").open("ab") as log:
             command = [sys.executable, str(SCRIPT), str(tmp_path), name]
-            running[name] = subprocess.Popen(command, stdout=log, stderr=log, env=env)
+            running[name] = Popen(command, stdout=log, stderr=log, env=env)
 
     def until(condition, what):
         end = time.monotonic() + 60

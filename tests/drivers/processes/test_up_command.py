@@ -20,6 +20,8 @@ from colonnade.drivers.processes.certificates import throw_away_files
 from colonnade.experiments.run import prepare
 from colonnade.protocol.errors import ColonnadeError
 
+from ...starting import Popen, run
+
 PATIENCE_S = 120.0
 CONFIG = """
 [data]
@@ -40,11 +42,11 @@ learning_rate = 0.3
 class Command:
     """A `colonnade` process and the processes it started."""
 
-    def __init__(self, folder, *arguments):
+    def __init__(self, folder, *arguments, start=Popen):
         self.out = folder / "run"
         self.errors = folder / f"errors-{time.monotonic_ns()}"
         with self.errors.open("wb") as file:
-            self.process = subprocess.Popen(
+            self.process = start(
                 [sys.executable, "-m", "colonnade", *map(str, arguments)],
                 stdout=file,
                 stderr=subprocess.STDOUT,
@@ -95,8 +97,8 @@ def colonnade(tmp_path):
     (tmp_path / "config.toml").write_text(CONFIG)
     started = []
 
-    def start(*arguments):
-        started.append(Command(tmp_path, *arguments))
+    def start(*arguments, **more):
+        started.append(Command(tmp_path, *arguments, **more))
         return started[-1]
 
     yield start
@@ -214,7 +216,7 @@ def test_killed_members_are_started_again_and_the_run_is_whole(colonnade, tmp_pa
     address = (out / "nodes" / "server" / "run" / "address").read_text()
     files = [f"--{key}={certificates / file}" for key, file in
              (("certificate", "party-1.pem"), ("key", "party-1.key"), ("authority", "ca.pem"))]  # fmt: skip
-    asked = subprocess.run(
+    asked = run(
         [sys.executable, "-m", "colonnade", "status", address, *files, "--json"],
         capture_output=True, text=True, check=True, timeout=PATIENCE_S,
     )  # fmt: skip
@@ -290,8 +292,8 @@ def test_one_signal_ends_every_phase_and_a_finished_record_stays_as_it_is(colonn
 
     record = record_of(out)
     own = {name: (nodes / name / "config.toml", "--out", nodes / name / "run") for name in ("server", "party-1")}
-    serve = colonnade("serve", *own["server"])
-    join = colonnade("join", *own["party-1"], "--party", "party-1")
+    serve = colonnade("serve", *own["server"], start=subprocess.Popen)
+    join = colonnade("join", *own["party-1"], "--party", "party-1", start=subprocess.Popen)
     serve.until(lambda: "listening" in serve.errors.read_text(), "the server that tells the end again")
     join.until(lambda: "predicting" in join.errors.read_text(), "the party that predicts again")
     for one in (serve, join):
@@ -301,7 +303,7 @@ def test_one_signal_ends_every_phase_and_a_finished_record_stays_as_it_is(colonn
         assert code == 0 and "Traceback" not in said, said
     assert record_of(out) == record
 
-    over = colonnade("up", "--resume", out)
+    over = colonnade("up", "--resume", out, start=subprocess.Popen)
     code, said = over.ended()
     assert code == 0 and "This run had already ended" in said and "sync: finished" in said
     assert record_of(out) == record
