@@ -8,6 +8,7 @@ a function of the folder `studies` instead (`study`).
 import re
 import tomllib
 from functools import cache
+from hashlib import sha256
 from importlib.resources import files
 from typing import Any, Literal
 
@@ -128,19 +129,25 @@ class Item(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True
     stand_in: str = ""  # what stands in for the paper's data or network; "": nothing does
     note: str = ""  # what the reader must know about our setting
     about: str = ""  # the text of a page of its own: where a claim fails, and why
-    digest: str = ""  # of the file: results of another version are marked
+    digest: str = ""  # of all that decides the numbers: results of another version are marked
 
 
 def parse_item(text: str, id: str) -> Item:
     """Parse an item's file; raises ConfigError with the file's name and what is wrong."""
-    from hashlib import sha256  # noqa: PLC0415 - here alone
-
     try:
         found = msgspec.convert(tomllib.loads(text), Item)
     except (tomllib.TOMLDecodeError, msgspec.ValidationError) as error:
         raise ConfigError(f"items/{id}.toml", "", str(error)) from error
     _check(found, id)
-    return msgspec.structs.replace(found, id=id, digest=sha256(text.encode()).hexdigest()[:16])
+    return msgspec.structs.replace(found, id=id, digest=_digest(found))
+
+
+def _digest(item: Item) -> str:
+    """Of what decides the numbers; texts, checks and the paper's numbers may change without a new run."""
+    rows = [(row.name, row.set, row.what, row.tune, row.grid, row.quick, row.full) for row in item.rows]
+    sizes, measure = (item.quick, item.full), (item.measure.what, item.measure.times, item.measure.of_any_run)
+    parts = (item.base, item.sets, item.columns, rows, sizes, item.tune, measure, item.study, item.figure)
+    return sha256(msgspec.json.encode(parts, order="deterministic")).hexdigest()[:16]
 
 
 def _check(item: Item, id: str) -> None:

@@ -222,8 +222,11 @@ def speed_up(job: Job, columns: Sequence[Column]) -> Found:
     scaled = []
     for cell in cells:
         first, own = alone[cell.row], cell.number
-        ratio = first / own if first is not None and own is not None and own < inf else None
-        scaled.append(msgspec.structs.replace(cell, values=[ratio]))
+        if first is None or own is None or inf in (first, own):
+            lost = f"did not reach the goal with {columns[0].name if first == inf else cell.column}"
+            scaled.append(msgspec.structs.replace(cell, values=[], fault=lost))
+        else:
+            scaled.append(msgspec.structs.replace(cell, values=[first / own]))
     return scaled, {}
 
 

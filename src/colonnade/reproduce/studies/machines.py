@@ -3,7 +3,7 @@
 import socket
 import time
 from collections.abc import Sequence
-from statistics import median, pstdev
+from statistics import median
 from threading import Thread
 
 import numpy as np
@@ -28,13 +28,13 @@ class Numbers(Payload, frozen=True):
 
 
 def traces(job: Job, columns: Sequence[Column]) -> Found:
-    """The CPU use of four machines over a day, and its standard deviation."""
+    """The CPU use of four machines over a day, and how far it ranges."""
     cells, lines = [], {}
     for column in columns:
         file = f"{job.tables(column)['trace']['file']}"
         for row in job.rows():
             cpu = read_load("file", file, row.set["machine"]).tolist()
-            cells.append(Cell(row=row.name, column=column.name, values=[pstdev(cpu)]))
+            cells.append(Cell(row=row.name, column=column.name, values=[max(cpu) - min(cpu)]))
             hours = np.linspace(0, HOURS, len(cpu), endpoint=False)[::4]
             lines[row.name] = [[round(float(x), 3) for x in hours], [round(float(y), 3) for y in cpu[::4]]]
     return cells, {columns[0].name: lines}
