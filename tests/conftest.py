@@ -17,9 +17,9 @@ def judged(monkeypatch):
     """The predictions of every evaluation, as its metric gets them; the last one is that of the final weights."""
     seen, measure = [], metrics.measure
 
-    def listen(metric, task, y, prediction, loss):
+    def listen(metric, task, y, prediction, loss, also=()):
         seen.append(np.array(prediction))
-        return measure(metric, task, y, prediction, loss)
+        return measure(metric, task, y, prediction, loss, also)
 
     for module in list(sys.modules.values()):
         if getattr(module, "measure", None) is measure:

