@@ -116,8 +116,7 @@ LINEAR = [name for name, method in METHODS.items() if method.capabilities.party_
 SETTINGS |= dict.fromkeys(LINEAR, ({}, {"batch_size": 64, "epochs": 12, "learning_rate": 0.05}, 0.85))
 USUAL = (PLAIN, {"epochs": 4, "learning_rate": 0.3}, 0.7)
 LOCAL = ("flex", "adaptive-flex", "sync-min", "sync-max")
-SETTINGS |= dict.fromkeys(LOCAL, (PLAIN, {"epochs": 4, "learning_rate": 0.03}, 0.6))
-SETTINGS["sync-min"] = PLAIN, {"epochs": 6, "learning_rate": 0.03}, 0.6  # one local step in a round
+SETTINGS |= dict.fromkeys(LOCAL, (PLAIN, {"epochs": 6, "learning_rate": 0.03}, 0.6))
 MOST = {"max_steps": 10}  # on a busy machine the clock would let them take so many that they diverge
 
 
