@@ -216,6 +216,9 @@ EXECUTED = {
         ("model = colonnade.VerticalClassifier(", PYTHON),
     ],
     "docs/real-data.md": [("colonnade compare examples/credit.toml", PUBLISHED)],
+    "docs/reproduction.md": [
+        ("colonnade reproduce", PUBLISHED + "; tests/reproduce/test_book.py runs a small item"),
+    ],
     "docs/report.md": [("result.plot()", HERE + "test_the_programs_of_readme_and_report_run")],
     "docs/results/attacks.md": [
         ("colonnade attack label-inference examples/attack.toml", MINUTES_AND_DATA),

@@ -61,6 +61,8 @@ def figures() -> dict[str, str]:
 
 def main() -> None:
     (DOCS / "reproduction.md").write_text(page(), encoding="utf-8")
+    for old in (DOCS / "reproduction").glob("*.svg"):
+        old.unlink()
     for name, svg in figures().items():
         (DOCS / "reproduction" / name).write_text(svg, encoding="utf-8")
 
