@@ -28,8 +28,6 @@ from colonnade.drivers.processes.logs import Log
 from colonnade.experiments.run import prepare
 from colonnade.protocol.codec import Codec
 
-from ...starting import fork_member
-
 PATIENCE_S = 120.0
 QUARTERS = ("party-1", "party-2", "party-3", "party-4")
 
@@ -260,9 +258,11 @@ class Killing:
                 await asyncio.gather(running, return_exceptions=True)
 
 
-def test_one_killed_in_its_local_phase_is_left_out_and_comes_back(tmp_path, tools, monkeypatch):
-    """labels = "server", real processes: SIGKILL between Begin and bell; rounds continue without it, then with it."""
-    monkeypatch.setattr(asyncio, "create_subprocess_exec", fork_member)
+def test_one_killed_in_its_local_phase_is_left_out_and_comes_back(tmp_path, tools):
+    """labels = "server", real processes: SIGKILL between Begin and bell; rounds continue without it, then with it.
+
+    The processes start in full: a forked one would be back before a round is over.
+    """
     killing = Killing(from_dict(UP), tmp_path / "run")
     summary = asyncio.run(asyncio.wait_for(killing.run(tools), PATIENCE_S))
     assert summary["status"] == "finished" and summary["updates"] == 80 and summary["messages_given_up"] == 0
