@@ -50,7 +50,7 @@ def reproduce(
     if data is not None and not data.is_dir():
         from colonnade.protocol.errors import ConfigError
 
-        raise ConfigError("--data", str(data), "is not a folder; docs/real-data.md says what it holds")
+        raise ConfigError("--data", str(data), "is not a folder; docs/reproduction.md says what it holds")
     computing = parse_workers(workers)
     size = "quick" if quick else "full"
     try:

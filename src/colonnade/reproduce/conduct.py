@@ -30,7 +30,6 @@ __all__ = ["Job", "conduct"]
 
 FIRST_SEED = 1000  # of the reported runs; the settings were chosen with seeds from 0 on
 POINTS = 80  # of a curve
-GET = "docs/reproduction.md says where to get it"
 Curve = list[list[float]]
 
 
@@ -77,11 +76,9 @@ class Job:
         if not column.data:
             return ""
         if self.data is None:
-            return (
-                f"needs the data {column.data}: name their folder with --data (docs/real-data.md says where they are)"
-            )
+            return f"needs the data {column.data}: name their folder with --data (see docs/reproduction.md)"
         if not (self.data / column.data).is_dir():
-            return f"{self.data} has no folder {column.data}: docs/real-data.md says where to get these data"
+            return f"{self.data} has no folder {column.data}: docs/reproduction.md says where to get these data"
         return ""
 
     def tables(self, column: Column) -> dict[str, Any]:
