@@ -1,5 +1,6 @@
 """The items of the book: their files, their checks and their verdicts."""
 
+import importlib
 from pathlib import Path
 
 import pytest
@@ -119,6 +120,8 @@ def test_every_cell_is_a_config(name, tmp_path):
     """Without the data: keys, values, methods and options fit."""
     one = items()[name]
     if one.study:
+        module, _, function = one.study.partition(":")
+        assert callable(getattr(importlib.import_module(f"colonnade.reproduce.studies.{module}"), function))
         return
     assert one.measure.what in MEASURES and all(row.what in MEASURES for row in one.rows if row.what)
     for size in ("quick", "full"):

@@ -164,11 +164,7 @@ class PartySetup(Generic[O_co]):
         return Guard(self.privacy, self.budget, self.name, *rows, self.options.claim, self.earlier)
 
 
-OPTIONAL_KEYS = (
-    "loss",
-    "sampling",
-    "server_regulariser",
-)  # keys of [train] that the roles of a method must obey themselves
+OPTIONAL_KEYS = ("loss", "sampling", "server_regulariser")  # of [train]: a method's roles must obey them themselves
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,6 +11,7 @@ from colonnade.cli.printing import console, say
 if TYPE_CHECKING:
     from colonnade.reproduce.conduct import Job
     from colonnade.reproduce.item import Item
+    from colonnade.reproduce.result import Result
 
 __all__ = ["reproduce"]
 
@@ -97,16 +98,14 @@ def _one(job: "Job") -> None:
     _print(job.item, result)
 
 
-def _print(item: "Item", result: object) -> None:
+def _print(item: "Item", result: "Result") -> None:
     from rich.box import SIMPLE_HEAD
     from rich.markup import escape
     from rich.table import Table
 
     from colonnade.reproduce.book import checks_of, table_of
     from colonnade.reproduce.judge import findings, verdict_of
-    from colonnade.reproduce.result import Result
 
-    assert isinstance(result, Result)
     found = findings(item, result)
     unit = f", {item.measure.unit}" if item.measure.unit else ""
     for title, rows in (

@@ -7,7 +7,7 @@ from math import isinf
 from pathlib import Path
 
 from colonnade.reproduce.chart import Line, Panel, draw
-from colonnade.reproduce.item import PAPERS, Item
+from colonnade.reproduce.item import PAPERS, Check, Item
 from colonnade.reproduce.judge import UNTESTED, Finding, findings, verdict_of
 from colonnade.reproduce.result import FILE, Cell, Result, read_result
 
@@ -67,12 +67,19 @@ def checks_of(found: Sequence[Finding]) -> list[list[str]]:
         other = check.against or (check.row if check.in_column else "")
         where = f" in {check.in_column}" if check.in_column else ""
         between = f" {'−' if check.compare == 'difference' else '/'} {other}{where}" if other else ""
-        here = ", ".join(f"{column} {number:.3g}" for column, number in one.numbers.items())
+        here = ", ".join(f"{column} {_compared(check, number)}" for column, number in one.numbers.items())
         why = f"; {UNTESTED}: {one.why}" if one.why else ""
         says = check.says + (" (our control)" if check.control else "")
         verdict = one.verdict if one.held else UNTESTED
         table.append([says, f"{check.row}{between} {check.holds}", here + why if here else one.why, verdict])
     return table
+
+
+def _compared(check: Check, number: float) -> str:
+    """A number in words; a ratio is 0 or infinite if one of the two runs did not reach its target."""
+    if check.compare == "ratio" and (check.against or check.in_column) and (isinf(number) or not number):
+        return f"({check.row if number else check.against or check.in_column} did not get there)"
+    return f"{number:.3g}"
 
 
 def figure_of(item: Item, result: Result) -> str:
@@ -135,14 +142,13 @@ def _section(item: Item, result: Result, figures: str) -> list[str]:
     found = findings(item, result)
     picture = f"![{item.title}]({figures}{item.id}.svg)" if figure_of(item, result) else ""
     unit = f" in {item.measure.unit}" if item.measure.unit else ""
-    caption = f"{item.measure.name}{unit}, mean ± standard deviation over {result.seeds} seeds; the paper's in brackets"
+    spread = f", mean ± standard deviation over {result.seeds} seeds" if result.seeds > 1 else ""
+    brackets = "; the paper's in brackets" if any(row.paper for row in item.rows) else ""
     text = [
         f"### {item.id}",
         f"**{item.title}** ({item.paper}, {item.where}). The paper: {item.claim}",
         f"**Stand-in:** {item.stand_in}" if item.stand_in else "",
-        f"{caption}:"
-        if result.seeds > 1
-        else caption.replace(f", mean ± standard deviation over {result.seeds} seeds", "") + ":",
+        f"{item.measure.name}{unit}{spread}{brackets}:",
         _markdown(table_of(item, result)),
         _footnotes(item, result),
         picture,

@@ -9,7 +9,7 @@ import importlib
 import re
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -44,7 +44,6 @@ class Job:
     workers: int | str = 1
     tell: Callable[[str], None] = lambda text: None
     show: OnProgress | None = None
-    untested: dict[str, str] = field(default_factory=dict)  # column → why
 
     @property
     def seeds(self) -> int:
@@ -56,14 +55,13 @@ class Job:
         return self.out / self.item.id / f"{self.size}-{self.item.digest[:8]}" / f"{part}-{name}"
 
     def columns(self) -> list[Column]:
-        """The columns that can run here; notes why the others cannot."""
-        able = []
-        for column in self.item.columns:
-            if why := self._obstacle(column):
-                self.untested[column.name] = why
-            else:
-                able.append(column)
-        return able
+        """The columns that can run here."""
+        return [column for column in self.item.columns if column.name not in self.untested]
+
+    @property
+    def untested(self) -> dict[str, str]:
+        """Column → why it cannot run here."""
+        return {column.name: why for column in self.item.columns if (why := self._obstacle(column))}
 
     def rows(self) -> list[Row]:
         return [row for row in self.item.rows if not (row.full and self.size == "quick")]
@@ -153,7 +151,7 @@ def _lost(job: Job, column: Column, name: str, entries: Sequence[Entry], grid: G
     sound = [point for point in points_of(entries, [name], grid) if point.scored is not None]
     if sound:
         return Cell(row=name, column=column.name, values=[None] * job.seeds)
-    own = [run for run in entries if run.label.split(" ")[0] == name] or entries
+    own = [run for run in entries if run.label.startswith(f"{name} ")] or entries
     why = next((run.unsuitable or run.error or flaw_of(run.summary) for run in own), "")
     return Cell(row=name, column=column.name, fault=f"no value of the grid gave a run without a fault: {why}")
 

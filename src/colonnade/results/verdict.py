@@ -19,15 +19,8 @@ from colonnade.protocol.messages import Array
 __all__ = ["Commonest", "commonest", "flaw_of", "flaws_of", "warnings_of"]
 
 FINISHED = "finished"
-_SHARES = (
-    "accuracy",
-    "top5",
-    "auc",
-    "f1",
-    "pr-auc",
-    "brier",
-    "ece",
-)  # between 0 and 1: their margin is absolute, that of other metrics relative
+# Between 0 and 1: their margin is absolute, that of other metrics relative.
+_SHARES = ("accuracy", "top5", "auc", "f1", "pr-auc", "brier", "ece")
 
 Summary = Mapping[str, Any]
 Rows = Sequence[Mapping[str, Any]]  # of metrics.jsonl
