@@ -15,7 +15,7 @@ from colonnade.algorithms.fedvs.holdings import LAST_ROUND
 from colonnade.algorithms.fedvs.messages import Gradient, Stepped
 from colonnade.algorithms.fedvs.plain_messages import BeginRound, Embed, Embedded, Learn, Upload
 from colonnade.algorithms.method import SERVER, PartySetup
-from colonnade.algorithms.sane import LARGEST, are_sane
+from colonnade.algorithms.sane import LARGEST, are_sane, is_step
 from colonnade.models import Network, party_module
 from colonnade.privacy.accountant import STEP
 from colonnade.protocol.errors import LocalProtocolError, RemoteProtocolError, TrainingDiverged
@@ -90,6 +90,8 @@ class PlainParty(Member[State]):
         if values.shape != (len(rows), self.width) or values.dtype != np.float32:
             expected = (len(rows), self.width)
             raise RemoteProtocolError(SERVER, f"gradient of shape {values.shape}, expected {expected} float32")
+        if not is_step(message.update):
+            raise RemoteProtocolError(SERVER, f"a gradient of update {message.update}")
         s.doing, s.following = STEPPING, message.round + 1
         of_own = values / np.float32(len(message.summed))  # ∇_{H_n} = ∇_H/|S|
         release = self.guard.again(s.draw_of_round, STEP, rows)
