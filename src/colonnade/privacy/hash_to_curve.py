@@ -13,7 +13,6 @@ with a known exponent draws such points until one is reached, which takes two dr
 
 import hashlib
 from collections.abc import Sequence
-from itertools import accumulate
 
 import numpy as np
 
@@ -35,8 +34,8 @@ def hash_to_curve(texts: Sequence[bytes], domain: bytes) -> Array:
     # x_1³ + A·x_1² + x_1 is a square if and only if d⁴/A² times it is: that needs no division.
     values = [-A * one * (A * A * (1 - one) + one * one) % P or 1 for one in d]  # 0 is a square, as 1 is
     squares = are_squares(_array(values)).tolist()
-    firsts = [-A * inverse % P for inverse in _inverses(d)]
-    return _array([first if square else (-A - first) % P for first, square in zip(firsts, squares, strict=True)])
+    firsts = zip(_quotients(-A, d), squares, strict=True)
+    return _array([first if square else (-A - first) % P for first, square in firsts])
 
 
 def _numbers(texts: Sequence[bytes], domain: bytes) -> list[int]:
@@ -52,13 +51,15 @@ def _numbers(texts: Sequence[bytes], domain: bytes) -> list[int]:
     return found
 
 
-def _inverses(numbers: list[int]) -> list[int]:
-    """Of all numbers modulo p, with one inversion and three multiplications each (Montgomery's trick)."""
-    products = list(accumulate(numbers, lambda product, one: product * one % P))
-    rest = pow(products[-1], -1, P)
-    found = []
-    for number, before in zip(reversed(numbers), [*reversed(products[:-1]), 1], strict=True):
-        found.append(rest * before % P)
+def _quotients(dividend: int, numbers: list[int]) -> list[int]:
+    """The dividend by each of the numbers modulo p, with a single inversion (Montgomery's trick)."""
+    before, product = [], 1
+    for number in numbers:
+        before.append(product)
+        product = product * number % P
+    rest, found = dividend * pow(product, -1, P), []
+    for number, one in zip(reversed(numbers), reversed(before), strict=True):
+        found.append(rest * one % P)
         rest = rest * number % P
     return found[::-1]
 

@@ -38,16 +38,20 @@ def _have_symbol_1(numbers: Array) -> Array:
     """Whether the Jacobi symbol (number | p) is 1."""
     g = _limbs(numbers)
     f = np.repeat(_limbs(np.frombuffer(P.to_bytes(32, "little"), np.uint8)[None]), len(numbers), axis=1)
-    eta = np.full(len(numbers), -1, np.int32)
-    sign = np.zeros(len(numbers), WORD)  # bit 1 counts the changes of sign
-    while (f[0] != 1).any() or f[1:].any():  # once f and g are 1 they stay, and (1 | 1) = 1
+    eta, sign = np.full(len(numbers), -1, np.int32), np.zeros(len(numbers), WORD)  # bit 1 counts the changes of sign
+    places, signs = np.arange(len(numbers)), sign.copy()
+    while len(places):
         low_f, low_g = ((x[0] | x[1] << SHIFT).astype(WORD) for x in (f, g))
         v, r = _steps(low_f.copy(), low_g.copy(), eta, sign)
         ratio = low_g * _inverses(low_f)
-        f, g = (_shifted(_first(row, ratio) * f + row.astype(np.uint64) * g) for row in (v, r))
+        f, g = (_taken(_first(row, ratio), row.astype(np.uint64), f, g) for row in (v, r))
         if len(f) > 2 and not (f[-1].any() or g[-1].any()):
             f, g = f[:-1], g[:-1]
-    square: Array = sign & 2 == 0
+        busy = (f[0] != 1) | f[1:].any(axis=0)  # once f and g are 1 they stay, and (1 | 1) = 1
+        if 2 * np.count_nonzero(busy) < len(places):
+            signs[places] = sign
+            places, f, g, eta, sign = places[busy], f[:, busy], g[:, busy], eta[busy], sign[busy]
+    square: Array = signs & 2 == 0
     return square
 
 
@@ -107,11 +111,16 @@ def _first(second: Array, ratio: Array) -> Array:
     return np.where(second == 0, MASK + np.uint64(1), found)
 
 
-def _shifted(products: Array) -> Array:
-    """Carry, and divide by 2^STEPS. A product is below 2^STEPS · 2^STEPS, as u + v ≤ 2^STEPS."""
-    for place in range(len(products) - 1):
-        products[place + 1] += products[place] >> SHIFT
-    found = np.empty_like(products)
-    found[:-1] = products[1:] & MASK
-    found[-1] = products[-1] >> SHIFT
+def _taken(first: Array, second: Array, f: Array, g: Array) -> Array:
+    """(u·f + v·g) / 2^STEPS, limb by limb. A sum is below 2^(2·STEPS), as u + v ≤ 2^STEPS."""
+    found, carry = np.empty_like(f), np.zeros_like(first)
+    part, whole = np.empty_like(first), np.empty_like(first)
+    for place, (one, other) in enumerate(zip(f, g, strict=True)):
+        np.multiply(first, one, out=whole)
+        whole += np.multiply(second, other, out=part)
+        whole += carry
+        np.right_shift(whole, SHIFT, out=carry)
+        if place:
+            np.bitwise_and(whole, MASK, out=found[place - 1])
+    found[-1] = carry
     return found
