@@ -164,6 +164,18 @@ def test_rows_that_only_some_have_for_members_that_allow_it():
     assert matched.presence[places[0]["c"]].tolist() == [True, True, True]
 
 
+def test_points_that_begin_alike_are_compared_as_a_whole():
+    """A member that lies can send points with equal first bytes."""
+    points = np.zeros((6, 32), np.uint8)
+    points[:, 31] = [0, 1, 2, 1, 3, 0]
+    matched = match(["x", "y"], [points[:3], points[3:]], 2)
+    places = [one.tolist() for one in matched.places]
+    assert matched.size == 2 and not matched.repeats
+    assert places[0][0] == places[1][2] >= 0 and places[0][1] == places[1][0] >= 0
+    assert places[0][2] == places[1][1] == -1
+    assert match(["x", "y"], [points[:3], points[[3, 4, 3]]], 2).repeats == "y sends 1 ids more than once"
+
+
 @pytest.mark.parametrize("least", [1, 2, 3])
 def test_rows_that_the_server_and_some_parties_have(least):
     held = tables(20, 15, 25, server=30)

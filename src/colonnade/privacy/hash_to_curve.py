@@ -31,7 +31,7 @@ def hash_to_curve(texts: Sequence[bytes], domain: bytes) -> Array:
     if not texts:
         return np.empty((0, 32), np.uint8)
     d = [(1 + 2 * r * r) % P for r in _numbers(texts, domain)]
-    # x_1³ + A·x_1² + x_1 is a square if and only if d⁴/A² times it is: that needs no division.
+    # x_1³ + A·x_1² + x_1 is a square if and only if d⁴ times it is: that needs no division.
     values = [-A * one * (A * A * (1 - one) + one * one) % P or 1 for one in d]  # 0 is a square, as 1 is
     squares = are_squares(_array(values)).tolist()
     firsts = zip(_quotients(-A, d), squares, strict=True)

@@ -31,7 +31,8 @@ def are_squares(numbers: Array) -> Array:
     if len(numbers) >= FEW:
         return _have_symbol_1(numbers)
     powers = [pow(int.from_bytes(number.tobytes(), "little"), (P - 1) // 2, P) for number in numbers]
-    return np.array(powers, np.object_) == 1
+    euler: Array = np.array(powers, np.object_) == 1
+    return euler
 
 
 def _have_symbol_1(numbers: Array) -> Array:

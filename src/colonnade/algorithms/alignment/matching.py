@@ -51,4 +51,4 @@ def _changes(words: Array) -> tuple[Array, Array]:
     """Whether the first word differs from that of the row before, and whether any word does."""
     differ = np.zeros(words.shape, np.bool_)
     differ[1:] = words[1:] != words[:-1]
-    return differ[:, 0], differ.any(axis=1)
+    return differ[:, 0], np.logical_or.reduce(differ, axis=1)
