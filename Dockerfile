@@ -7,7 +7,7 @@
 ARG BASE=python:3.13-slim-bookworm
 
 FROM ${BASE} AS build
-ARG EXTRAS=align,serve,otel
+ARG EXTRAS=serve,otel
 ENV PIP_NO_CACHE_DIR=1 PIP_DISABLE_PIP_VERSION_CHECK=1
 WORKDIR /src
 COPY constraints.txt ./

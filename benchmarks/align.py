@@ -1,24 +1,31 @@
 """Time and memory to align the ids of two parties, over the real network on one machine.
 
-    python benchmarks/align.py [--ids 1000000] [--common 0.5] [--labels]
+    python benchmarks/align.py [--ids 1000000] [--common 0.5] [--labels] [--against FOLDER] [--rounds 1]
 
 Writes two CSV files of this many ids, with a part of them in common, starts the server and both parties as
 `colonnade align server.toml bank.toml shop.toml` does, and checks the result against the plain intersection:
 
     rows/s      ids of one table / seconds from the first process's start to the last one's end
-    ratio       those seconds / the bare library's for what one party raises (its own ids, then the other's), this run
+    ratio       those seconds / the bare functions' for what one party raises (its own ids, then the other's), this run
+    processor   seconds of processor time of all processes
     peak MB     the most memory that each process ever had
 
-With `--labels` the server has the same ids as a third table, and takes part.
+With `--labels` the server has the same ids as a third table, and takes part. With `--against`, another checkout aligns
+the same tables in turns with this one, `--rounds` times each, and the last line has the ratios of the medians.
 """
 
 import argparse
 import asyncio
+import json
+import os
 import random
+import subprocess
 import sys
 import tempfile
 import time
+from dataclasses import asdict, dataclass
 from pathlib import Path
+from statistics import median
 
 import tomli_w
 
@@ -31,8 +38,20 @@ from colonnade.drivers.processes.certificates import throw_away
 from colonnade.privacy.blinding import Blinder
 
 PARTIES = ("bank", "shop")
-SAMPLE = 20_000
-BARE_CHUNK = 4096
+MEMBERS = ("server", *PARTIES)
+SAMPLE = 32_768
+
+
+@dataclass(frozen=True)
+class Run:
+    """What one alignment took."""
+
+    seconds: float
+    processor: float
+    common: int
+    traffic: int  # bytes
+    relayed: int
+    peaks: dict[str, str]
 
 
 def peak_mb() -> float:
@@ -69,7 +88,7 @@ def write_folders(folder: Path, count: int, common: float, labels: bool) -> dict
         tables[name] = [*(f"C{number:09}" for number in range(both)), *own]
         generator.shuffle(tables[name])
     throw_away(PARTIES, folder / "keys")
-    for name in ("server", *PARTIES):
+    for name in MEMBERS:
         keys, home = folder / "keys", folder / name
         home.mkdir()
         network = {
@@ -86,18 +105,16 @@ def write_folders(folder: Path, count: int, common: float, labels: bool) -> dict
 
 
 def bare_s(count: int, others: int) -> float:
-    """Seconds that the library alone takes for the ids one member raises."""
+    """Seconds that the bare functions take for the ids one member raises."""
     blinder, texts = Blinder(bytes(32)), [f"C{number:09}" for number in range(SAMPLE)]
     start = time.perf_counter()
     points = blinder.hashed(texts)
     hashed = time.perf_counter() - start
     start = time.perf_counter()
-    for place in range(0, SAMPLE, BARE_CHUNK):
-        blinder.raised(points[place : place + BARE_CHUNK])
+    blinder.raised(points)
     raised = time.perf_counter() - start
-    print(
-        f"bare library: {hashed / SAMPLE * 1e6:.0f} µs to hash and raise an id, {raised / SAMPLE * 1e6:.0f} µs to raise"
-    )
+    each = [f"{seconds / SAMPLE * 1e6:.0f} µs" for seconds in (hashed, raised)]
+    print(f"bare functions: {each[0]} to hash and raise an id, {each[1]} to raise a point")
     return count * (hashed + others * raised) / SAMPLE
 
 
@@ -106,11 +123,65 @@ def check(folder: Path, tables: dict[str, list[str]]) -> int:
     orders = []
     for name, table in tables.items():
         rows = load_alignment(folder / name / "aligned.safetensors").rows
+        (folder / name / "aligned.safetensors").unlink()
         orders.append([table[row] for row in rows])
     assert all(order == orders[0] for order in orders), "the orders differ"
     wanted = set.intersection(*map(set, tables.values()))
     assert set(orders[0]) == wanted and len(orders[0]) == len(wanted), "not the intersection"
     return len(wanted)
+
+
+def run_once(folder: Path, tables: dict[str, list[str]]) -> Run:
+    """Align the tables with the code of this process, and check the result."""
+    used, start = os.times(), time.perf_counter()
+    with Bars() as bars:
+        paths = [folder / who / f"{who}.toml" for who in MEMBERS]
+        summaries = asyncio.run(Measured(paths).run(lambda status: bars.show(status["bars"])))
+    seconds, now = time.perf_counter() - start, os.times()
+    server = summaries["server"]
+    assert server["status"] == "finished", server["note"]
+    processor = now.children_user + now.children_system - used.children_user - used.children_system
+    common = check(folder, tables)
+    peaks = {who: (folder / who / "peak_mb").read_text() for who in MEMBERS}
+    return Run(seconds, processor, common, server["bytes_up"] + server["bytes_down"], server["bytes_relayed"], peaks)
+
+
+def run_other(checkout: Path, options: argparse.Namespace) -> Run:
+    """The same in another process, with the other checkout's code and benchmark."""
+    command = [sys.executable, __file__, "--ids", str(options.ids), "--common", str(options.common), "--json"]
+    environment = os.environ | {"PYTHONPATH": str(checkout / "src")}
+    done = subprocess.run(
+        [*command, *["--labels"] * options.labels], env=environment, stdout=subprocess.PIPE, check=True
+    )
+    return Run(**json.loads(done.stdout.splitlines()[-1]))
+
+
+def compare(options: argparse.Namespace) -> None:
+    """Both checkouts in turns, so that the machine's other work meets both."""
+    here, there = Path(__file__).resolve().parents[1], options.against.resolve()
+    runs: dict[Path, list[Run]] = {here: [], there: []}
+    for _ in range(options.rounds):
+        for checkout, found in runs.items():
+            found.append(run_other(checkout, options))
+            print(
+                f"{checkout.name}: {found[-1].seconds:.1f} s, {found[-1].processor:.1f} s of processor time", flush=True
+            )
+    ours, theirs = (
+        (median(run.seconds for run in found), median(run.processor for run in found)) for found in runs.values()
+    )
+    print(f"rows/s: {options.ids / ours[0]:,.0f} here, {options.ids / theirs[0]:,.0f} there")
+    print(f"there / here: {theirs[0] / ours[0]:.2f} by the clock, {theirs[1] / ours[1]:.2f} by processor time")
+
+
+def show(run: Run, tables: dict[str, list[str]], bare: float) -> None:
+    count = len(tables[PARTIES[0]])
+    print(f"{len(tables)} tables of {count:,} ids, {run.common:,} in common, as in the plain intersection")
+    print(
+        f"  {run.seconds:.0f} s, {count / run.seconds:,.0f} rows/s, {run.processor:.0f} s of processor time; "
+        f"bare functions {bare:.0f} s, ratio {run.seconds / bare:.2f}"
+    )
+    print(f"  to and from the server {run.traffic / 1e6:.0f} MB, relayed {run.relayed / 1e6:.0f} MB")
+    print(f"  peak MB: {', '.join(f'{who} {peak}' for who, peak in run.peaks.items())}")
 
 
 def main() -> None:
@@ -121,30 +192,23 @@ def main() -> None:
     arguments.add_argument("--ids", type=int, default=1_000_000)
     arguments.add_argument("--common", type=float, default=0.5)
     arguments.add_argument("--labels", action="store_true")
+    arguments.add_argument("--against", type=Path, help="another checkout, to measure in turns with this one")
+    arguments.add_argument("--rounds", type=int, default=1, help="of --against")
+    arguments.add_argument("--json", action="store_true", help="print the measurements alone")
     options = arguments.parse_args()
+    if options.against is not None:
+        compare(options)
+        return
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         tables = write_folders(folder, options.ids, options.common, options.labels)
+        if options.json:
+            print(json.dumps(asdict(run_once(folder, tables))))
+            return
         before = bare_s(options.ids, len(tables) - 1)
-        start = time.perf_counter()
-        with Bars() as bars:
-            paths = [folder / who / f"{who}.toml" for who in ("server", *PARTIES)]
-            summaries = asyncio.run(Measured(paths).run(lambda status: bars.show(status["bars"])))
-        seconds = time.perf_counter() - start
-        assert summaries["server"]["status"] == "finished", summaries["server"]["note"]
-        common = check(folder, tables)
-        peaks = {who: (folder / who / "peak_mb").read_text() for who in ("server", *PARTIES)}
+        run = run_once(folder, tables)
         after = bare_s(options.ids, len(tables) - 1)
-    bare = (before + after) / 2
-    traffic = summaries["server"]["bytes_up"] + summaries["server"]["bytes_down"]
-    print(f"{len(tables)} tables of {options.ids:,} ids, {common:,} in common, as in the plain intersection")
-    print(
-        f"  {seconds:.0f} s, {options.ids / seconds:,.0f} rows/s; bare library {bare:.0f} s, ratio {seconds / bare:.2f}"
-    )
-    print(
-        f"  to and from the server {traffic / 1e6:.0f} MB, relayed {summaries['server']['bytes_relayed'] / 1e6:.0f} MB"
-    )
-    print(f"  peak MB: {', '.join(f'{who} {peak}' for who, peak in peaks.items())}")
+    show(run, tables, (before + after) / 2)
 
 
 if __name__ == "__main__":

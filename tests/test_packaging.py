@@ -111,7 +111,7 @@ def test_metadata(built):
     pythons = {f"Programming Language :: Python :: 3.{minor}" for minor in (11, 12, 13, 14)}
     assert pythons <= set(metadata.get_all("Classifier"))
     core = [one for one in map(Requirement, metadata.get_all("Requires-Dist")) if "extra" not in str(one.marker)]
-    assert not {"openmined-psi", "h11", "ray"} & {one.name for one in core}
+    assert not {"h11", "ray"} & {one.name for one in core}
     assert not any(one.name == "uvloop" and one.marker.evaluate({"sys_platform": "win32"}) for one in core)
 
 

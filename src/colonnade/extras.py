@@ -7,7 +7,6 @@ from colonnade.protocol.errors import MissingExtra
 __all__ = ["EXTRAS", "require_extra"]
 
 EXTRAS = {
-    "align": "colonnade align: find the common rows of several tables",
     "serve": "predictions over HTTP, and numbers for Prometheus (network.metrics_port)",
     "otel": "spans for OpenTelemetry (OTEL_TRACES_EXPORTER)",
     "ray": "--driver ray and --workers ray",

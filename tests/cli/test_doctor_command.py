@@ -58,7 +58,7 @@ def test_doctor_says_what_is_there(colonnade):
 
 
 def test_doctor_fails_if_a_required_package_is_missing_or_too_old(colonnade, monkeypatch):
-    asked = ["numpy>=1", "no-such-package>=2.0", "rich>=999; python_version>'3'", "no-such-other; extra=='align'"]
+    asked = ["numpy>=1", "no-such-package>=2.0", "rich>=999; python_version>'3'", "no-such-other; extra=='onnx'"]
     requirements = [Requirement(text) for text in asked]
     monkeypatch.setattr(doctor, "own_requirements", lambda: requirements)
     code, out, _ = colonnade("doctor", "--json")
@@ -70,7 +70,7 @@ def test_doctor_fails_if_a_required_package_is_missing_or_too_old(colonnade, mon
     assert "no-such-package is missing: pip install 'no-such-package>=2.0'" in faults
     assert f"rich {importlib.metadata.version('rich')} is not >=999" in faults[1]
     notes = [check["text"] for check in found["checks"] if (check["name"], check["status"]) == ("extras", "note")]
-    assert any(text.startswith("pip install 'colonnade[align]' would enable colonnade align") for text in notes)
+    assert any(text.startswith("pip install 'colonnade[onnx]' would enable colonnade export") for text in notes)
 
 
 def test_doctor_of_a_copy_that_is_not_installed(tmp_path):
@@ -105,25 +105,18 @@ def test_the_commit_is_of_this_checkout_or_of_the_file_that_the_build_wrote(tmp_
     assert release.commit() == "0123456789ab"
 
 
-def test_without_the_extra_align_names_it(colonnade, monkeypatch, tmp_path):
-    hide(monkeypatch, "private_set_intersection")
-    code, _, err = colonnade("align", "server.toml")
-    assert code == 2
-    assert "colonnade align needs private_set_intersection" in err and "pip install 'colonnade[align]'" in err
-
-
 def test_the_commands_of_the_install_page(colonnade, monkeypatch, tmp_path):
     """install.md: what can be typed without the internet prints what the page shows."""
     page = (Path(__file__).parents[2] / "docs" / "install.md").read_text(encoding="utf-8")
-    typed = re.findall(r"^    (?:\$ |\.venv/bin/)?colonnade ((?:\w+|--)\S*(?: server.toml)?)", page, re.MULTILINE)
+    typed = re.findall(r"^    (?:\$ |\.venv/bin/)?colonnade ((?:\w+|--)\S*(?: --driver ray)?)", page, re.MULTILINE)
     typed = [words for words in typed if not words[0].isdigit() and words != "ok"]
     assert typed == [
-        "align server.toml", "run", "run", "--version", "--install-completion", "--show-completion", "doctor",
+        "run --driver ray", "run", "run", "--version", "--install-completion", "--show-completion", "doctor",
     ]  # fmt: skip
-    (refusal,) = re.findall(r"^    Error: (colonnade align needs .*)$", page, re.MULTILINE)
+    (refusal,) = re.findall(r"^    Error: (Ray needs .*)$", page, re.MULTILINE)
     with monkeypatch.context() as without:
-        hide(without, "private_set_intersection")
-        assert colonnade("align", "server.toml") == (2, "", f"Error: {refusal}\n")
+        hide(without, "ray")
+        assert colonnade("run", "--driver", "ray") == (2, "", f"Error: {refusal}\n")
     code, out, _ = colonnade("run", "--set", "train.updates=2")
     assert code == 0 and "Folder: runs/" in out
     code, out, _ = colonnade("--version")
@@ -155,7 +148,6 @@ def hide(monkeypatch, name: str) -> None:
 def test_only_what_an_extra_is_for_imports_its_packages():
     """Every other module can be imported without these: modules that reach one through imports at their top."""
     optional = {
-        "private_set_intersection",
         "h11",
         "prometheus_client",
         "ray",
@@ -167,9 +159,8 @@ def test_only_what_an_extra_is_for_imports_its_packages():
     reached = set(optional)
     while further := {name for name, needs in graph.items() if name not in reached and needs & reached}:
         reached |= further
-    packages = ("colonnade.algorithms.alignment", "colonnade.drivers.ray")
-    others = {name for name in reached - optional if not name.startswith(packages)}
-    assert others == {"colonnade.privacy.blinding", "colonnade.deployment.alignment", "colonnade.deployment.on_ray"}
+    others = {name for name in reached - optional if not name.startswith("colonnade.drivers.ray")}
+    assert others == {"colonnade.deployment.on_ray"}
 
 
 SOURCES = Path(release.__file__).parent

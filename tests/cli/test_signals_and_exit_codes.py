@@ -72,7 +72,6 @@ def test_a_race_saves_its_state_and_says_how_to_continue(words, tmp_path):
 
 
 def test_a_server_that_aligns_ends_with_0_and_its_audit_says_so(tmp_path):
-    pytest.importorskip("private_set_intersection")
     throw_away(("bank",), tmp_path / "keys")
     (tmp_path / "ids.csv").write_text("client,y\n" + "".join(f"{number},0\n" for number in range(20)))
     (tmp_path / "server.toml").write_text(

@@ -175,7 +175,8 @@ def test_a_config_that_would_run_code(side):
 
 def test_a_missing_extra(side, monkeypatch):
     monkeypatch.setattr("colonnade.extras.find_spec", lambda name: None)
-    assert "pip install 'colonnade[align]'" in faults("shop.toml")["extras", "error"].text
+    change("shop.toml", track__to=["mlflow"])
+    assert "pip install 'colonnade[track]'" in faults("shop.toml")["extras", "error"].text
 
 
 def test_the_command(side):

@@ -11,7 +11,6 @@ from rich.table import Table
 from colonnade.cli.one_side import checked_config, log_of
 from colonnade.cli.options import LogFilePath, LogJson, LogKeep, LogLevel, LogMb, Out, Parent, Setting
 from colonnade.cli.printing import console, say_note
-from colonnade.extras import require_extra
 from colonnade.protocol.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -45,7 +44,6 @@ def align(
       colonnade align clinic.toml
       colonnade align server/server.toml clinic/clinic.toml lab/lab.toml
     """
-    require_extra("align", "colonnade align", "private_set_intersection")
     if len(configs) > 1:
         if party or settings or out:
             raise ConfigError(

@@ -26,7 +26,6 @@ from typing import Any
 
 import numpy as np
 from scipy import sparse
-from scipy.stats import rankdata
 
 from colonnade.data.dataset import Dataset
 from colonnade.data.table import Table
@@ -95,6 +94,8 @@ def _by_importance(width: int, parties: int, alpha: float, draw: np.random.Gener
 
 def _correlations(dataset: Dataset, rows: Array) -> Array:
     """Return Spearman's correlations of all columns; those of a constant column are 0."""
+    from scipy.stats import rankdata
+
     some = rows[np.linspace(0, len(rows) - 1, min(len(rows), MOST_ROWS)).astype(np.int64)]
     every = np.arange(len(dataset.columns))
     if isinstance(dataset.x, Table):

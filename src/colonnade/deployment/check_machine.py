@@ -102,9 +102,6 @@ def _disk(out: Path) -> Finding:
 
 def _extras(config: Config, name: str) -> Iterator[tuple[str, str, tuple[str, ...]]]:
     """The extras that this config needs: name, purpose, modules."""
-    own = config.server if name == SERVER else config.party
-    if own.aligned is not None and not Path(own.aligned).expanduser().is_file():
-        yield "align", "colonnade align", ("private_set_intersection",)
     if name == SERVER and config.predict.stay:
         yield "serve", "answering predictions over HTTP", ("h11",)
     if name == SERVER and config.network.metrics_port is not None:

@@ -10,6 +10,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
+from colonnade import __version__
 from colonnade.algorithms import DEFAULT_METHOD
 from colonnade.algorithms.method import SERVER
 from colonnade.config.continuing import Continuation
@@ -18,11 +19,13 @@ from colonnade.config.shared import LATER_TRAIN, OWN_MODEL, OWN_TRAIN, SHARED_DA
 from colonnade.data.ids import digest_of_rows
 from colonnade.drivers.processes.service import RetryLater
 from colonnade.drivers.processes.wire import Hello
+from colonnade.privacy.blinding import SUITE
 
 __all__ = ["CONTINUES", "Terms", "shared_difference", "shared_digest", "shared_part", "shared_part_of_alignment"]
 
 CODEC = 1  # release 0.1 compares it; since protocol 7 the agreed protocol says which codec is used
 DTYPE = "float32"  # of embeddings on the wire
+CURVE = "curve"  # the key of [align]'s shared part that says how ids become points
 CONTINUES = "continues"  # the key of a HELLO's shared part with the run that a party continues
 _IDENTITY = ("members", "federation")
 
@@ -49,8 +52,9 @@ def _is_later(key: str, value: Any) -> bool:
 
 
 def shared_part_of_alignment(config: Config, authority: str) -> dict[str, Any]:
-    """The same for an alignment, which has no models."""
-    return _always_shared("alignment", to_dict(config), authority)
+    """The same for an alignment, which has no models. Equal ids must be equal points for all members."""
+    shared = _always_shared("alignment", to_dict(config), authority)
+    return shared | {"align": shared["align"] | {CURVE: SUITE}}
 
 
 def _always_shared(aim: str, tables: Mapping[str, Any], authority: str) -> dict[str, Any]:
@@ -101,6 +105,8 @@ class Terms:
             if phase is None:
                 return RetryLater(f"the server is still training: start {party} with --predict after the training")
             return f"the training has ended, and the server answers predictions: start {party} with --predict"
+        if self._older_curve(hello.shared):
+            return f"{party} has an older release, which hashes ids to another curve: install {__version__} there"
         there = dict(hello.shared)
         run = there.pop(CONTINUES, None)
         try:
@@ -110,6 +116,11 @@ class Terms:
         if differs:
             return f"the shared config differs: {differs} (there: {party}; here: the server)"
         return self._start_differs(party, run) or self._rows_differ(party, hello) or self._shape_differs(party, hello)
+
+    def _older_curve(self, there: Mapping[str, Any]) -> bool:
+        """Whether a party that aligns has release 0.1, which names no curve: its points are of P-256."""
+        rules, named = there.get("align"), CURVE in self._shared.get("align", {})
+        return named and there.get("aim") == "alignment" and isinstance(rules, dict) and CURVE not in rules
 
     def _start_differs(self, party: str, run: Any) -> str | None:
         """Compare the runs that the two continue. A party that is new continues none. Predictions do not ask."""

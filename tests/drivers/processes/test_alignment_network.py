@@ -7,14 +7,14 @@ import json
 
 import msgspec
 import numpy as np
-import private_set_intersection.python as psi
 import pytest
 
+from colonnade import __version__
 from colonnade.algorithms.alignment import PAYLOADS
 from colonnade.algorithms.alignment.messages import Points
 from colonnade.config.schema import apply_overrides, from_dict
 from colonnade.data import load_alignment
-from colonnade.deployment.alignment import aligning_host, aligning_party, aligning_server
+from colonnade.deployment.alignment import PartyAlignment, aligning_host, aligning_party, aligning_server
 from colonnade.deployment.party_training import training_party
 from colonnade.deployment.server_training import training_server
 from colonnade.drivers.processes import dial
@@ -22,6 +22,8 @@ from colonnade.drivers.processes.certificates import throw_away
 from colonnade.drivers.processes.logs import Log
 from colonnade.drivers.processes.node import Node
 from colonnade.drivers.processes.relay import Relay
+from colonnade.privacy.blinding import DOMAIN
+from colonnade.privacy.hash_to_curve import hash_to_curve
 from colonnade.protocol.codec import Codec
 from colonnade.protocol.errors import ConfigError, DataError, RemoteProtocolError
 from colonnade.protocol.events import Send
@@ -147,10 +149,10 @@ def test_nothing_but_raised_points_is_on_the_wire(organisations, tools, wire):
         messages.append(codec.decode(body, sender))  # no other message is sent
     everything = b"\0".join([*(body for _, _, body in read), *relayed])
     ids = sorted(set().union(*organisations.ids.values()))
-    bare = psi.client.CreateFromKey((1).to_bytes(32, "big"), True).CreateRequest(ids).encrypted_elements  # k = 1
+    bare = hash_to_curve([text.encode() for text in ids], DOMAIN)
     for text, point in zip(ids, bare, strict=True):
         hashes = [hashlib.new(name, text.encode()).digest() for name in ("sha256", "sha1", "md5", "sha512", "blake2b")]
-        for secret in (text.encode(), point[1:], *hashes, *(one.hex().encode() for one in hashes)):
+        for secret in (text.encode(), point.tobytes(), *hashes, *(one.hex().encode() for one in hashes)):
             assert secret not in everything
     raised = [message.points[0].tobytes() for message in messages if isinstance(message, Points)]
     assert raised and all(point in everything for point in raised)  # the search does find what is present
@@ -272,6 +274,26 @@ def test_other_rules_and_other_aims_are_refused_by_name(organisations, tools):
         asyncio.run(asyncio.wait_for(run, 120))
 
 
+def test_a_member_whose_points_are_of_another_curve_is_refused_by_name(organisations, tools, monkeypatch):
+    """Not an empty intersection: release 0.1 names no curve, and a later one may name another."""
+    real = PartyAlignment.hello
+
+    def older(alignment, *position):
+        hello = real(alignment, *position)
+        rules = {key: value for key, value in hello.shared["align"].items() if key != "curve"}
+        return msgspec.structs.replace(hello, shared=hello.shared | {"align": rules | curve})
+
+    monkeypatch.setattr(PartyAlignment, "hello", older)
+    curve = {}
+    with pytest.raises(RemoteProtocolError, match=rf"older release.*another curve: install {__version__} there"):
+        organisations.align(tools)
+    curve = {"curve": "P-521"}
+    with pytest.raises(
+        RemoteProtocolError, match=r"align.curve: 'P-521' there, 'curve25519_XMD:SHA-512_ELL2_NU_' here"
+    ):
+        organisations.align(tools)
+
+
 def test_before_anything_is_dialled(organisations, tmp_path):
     make = organisations.make
     with pytest.raises(ConfigError, match=r"party.id = 'number': no such column in table.csv"):
@@ -320,7 +342,7 @@ def test_lines_that_break_are_mended(organisations, tools, monkeypatch):
                 line.drop("a test")
 
     monkeypatch.setattr(Node, "received", note)
-    small = {"network.max_message_mb": 0.01, "network.heartbeat_s": 0.1, "network.lost_after_s": 30.0}
+    small = {"network.max_message_mb": 0.003, "network.heartbeat_s": 0.1, "network.lost_after_s": 30.0}
     summary, _ = organisations.align(tools, **dict.fromkeys(COUNTS, small))
     assert summary["status"] == "finished" and count[0] > 60
     assert "cause='a test'" in organisations.processes["server"].log.stream.getvalue()

@@ -15,7 +15,7 @@ __all__ = ["match"]
 
 
 def match(names: Sequence[str], sets: Sequence[Array], at_least: int, needed: Sequence[int] = ()) -> Matched:
-    """The points (uint8 (points, 33)) that are in at least `at_least` of the sets and in all `needed` ones.
+    """The points (uint8 (points, 32)) that are in at least `at_least` of the sets and in all `needed` ones.
 
     Places are in the order of the points.
     """
@@ -36,13 +36,19 @@ def match(names: Sequence[str], sets: Sequence[Array], at_least: int, needed: Se
 
 def _equal(points: Array) -> Array:
     """One number per point, the same for equal points, in the order of the points, which are as good as random."""
-    x = np.ascontiguousarray(points[:, 1:]).view(">u8")  # (points, 4)
-    keys = (points[:, 0], *x.T)
-    order = np.lexsort(keys)
-    sorted_keys = [key[order] for key in keys]
-    new = np.zeros(len(points), np.bool_)
-    for key in sorted_keys:
-        new[1:] |= key[1:] != key[:-1]
+    words = np.ascontiguousarray(points).view("<u8")  # (points, 4)
+    order = np.argsort(words[:, 0])
+    first, new = _changes(words[order])
+    if (first != new).any():  # only a member that lies sends two points with the same first word
+        order = np.lexsort(words.T)
+        _, new = _changes(words[order])
     groups = np.empty(len(points), np.int64)
     groups[order] = np.cumsum(new)
     return groups
+
+
+def _changes(words: Array) -> tuple[Array, Array]:
+    """Whether the first word differs from that of the row before, and whether any word does."""
+    differ = np.zeros(words.shape, np.bool_)
+    differ[1:] = words[1:] != words[:-1]
+    return differ[:, 0], np.logical_or.reduce(differ, axis=1)

@@ -50,7 +50,7 @@ class Points(Message, frozen=True):
     hops: int
     start: int
     last: bool
-    points: Array  # uint8 (points, 33)
+    points: Array  # uint8 (points, 32)
 
 
 class Raised(Message, frozen=True):
@@ -96,7 +96,7 @@ class Own(Payload, frozen=True):
 
 
 class Invalid(Payload, frozen=True):
-    """Result: a point of the job is not on the curve."""
+    """Result: a point of the job is not one."""
 
     owner: str
     hops: int
