@@ -9,12 +9,13 @@ import pytest
 os.environ.pop("COLUMNS", None)  # a console keeps the width that is set when it is made, in all later tests
 
 from colonnade.cli import printing  # noqa: F401 - makes the console
-from colonnade.models import metrics
 
 
 @pytest.fixture
 def judged(monkeypatch):
     """The predictions of every evaluation, as its metric gets them; the last one is that of the final weights."""
+    from colonnade.models import metrics  # imports torch, which the process that only hands out tests does not need
+
     seen, measure = [], metrics.measure
 
     def listen(metric, task, y, prediction, loss, also=()):
