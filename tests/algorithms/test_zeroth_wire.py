@@ -54,7 +54,7 @@ def up(run):
     ],
 )
 def test_only_scalars_go_down(method, options, simulate):
-    run = simulate(tables(method, **options))
+    run = simulate(tables(method, {"epochs": 1}, **options))
     messages = down(run)
     assert {type(message) for message in messages} <= {Losses, FreshRequest, Skip, EvaluationRequest}
     losses = [message for message in messages if isinstance(message, Losses)]
@@ -71,16 +71,19 @@ def test_only_scalars_go_down(method, options, simulate):
     assert ("max_delay" in options) == any(isinstance(message, FreshRequest) for message in messages)
 
 
-def test_the_losses_are_those_of_the_batch_and_close_together(simulate):
+@pytest.fixture(scope="module")
+def three_directions(simulate):
+    return simulate(tables(directions=3))
+
+
+def test_the_losses_are_those_of_the_batch_and_close_together(three_directions):
     """ĥ − h is of the order of μ: nothing else hides in the scalars."""
-    run = simulate(tables(directions=3))
-    values = np.array([message.values for message in down(run) if isinstance(message, Losses)])
+    values = np.array([message.values for message in down(three_directions) if isinstance(message, Losses)])
     assert (np.abs(values[:, 1:] - values[:, :1]) < 0.05).all() and (values[:, 1:] != values[:, :1]).all()
 
 
-def test_probes_go_up_as_they_should(simulate):
-    run = simulate(tables(directions=3))
-    batches = [e.message for e in up(run) if isinstance(e.message, Embeddings) and e.message.batch]
+def test_probes_go_up_as_they_should(three_directions):
+    batches = [e.message for e in up(three_directions) if isinstance(e.message, Embeddings) and e.message.batch]
     assert batches and all(type(message) is Probe for message in batches)
     assert all(message.perturbed.shape == (3, len(message.rows), 5) for message in batches)
 
