@@ -17,12 +17,17 @@ test: check ## the same as check
 
 check: export OMP_NUM_THREADS = 1
 check: export MKL_NUM_THREADS = 1
+check: export PYTHONDONTWRITEBYTECODE = # empty: processes that tests start, and the next run, find modules compiled
+check: PYTEST = $(BIN)/python -m pytest -q -n 2 --dist worksteal
 check: $(VENV)/.installed-dev ## format, lint, types, layers and tests
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
-	$(BIN)/mypy src
 	$(BIN)/lint-imports
-	$(BIN)/python -m pytest -q -n 2 --dist worksteal
+	@echo "$(BIN)/mypy src, beside $(PYTEST)"
+	@$(BIN)/mypy src >$(VENV)/mypy.txt 2>&1 & mypy=$$!; \
+	  $(PYTEST); tests=$$?; \
+	  wait $$mypy; types=$$?; echo "mypy src:"; cat $(VENV)/mypy.txt; \
+	  test $$tests = 0 -a $$types = 0
 
 fmt: $(VENV)/.installed-dev ## format the code and fix what can be fixed
 	$(BIN)/ruff format .

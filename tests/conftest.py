@@ -9,12 +9,33 @@ import pytest
 os.environ.pop("COLUMNS", None)  # a console keeps the width that is set when it is made, in all later tests
 
 from colonnade.cli import printing  # noqa: F401 - makes the console
-from colonnade.models import metrics
+
+# The files with the longest single tests. If such a test came last, one core would idle.
+FIRST = {
+    "test_ageing.py",
+    "test_blackbox.py",
+    "test_chaos_processes.py",
+    "test_determinism.py",
+    "test_distinguisher.py",
+    "test_flex_network.py",
+    "test_installed_method.py",
+    "test_interrupt.py",
+    "test_lying_alignment.py",
+    "test_tutorial_docs.py",
+    "test_up_command.py",
+    "test_workers.py",
+}
+
+
+def pytest_collection_modifyitems(items):
+    items.sort(key=lambda item: item.path.name not in FIRST)
 
 
 @pytest.fixture
 def judged(monkeypatch):
     """The predictions of every evaluation, as its metric gets them; the last one is that of the final weights."""
+    from colonnade.models import metrics  # imports torch, which the process that only hands out tests does not need
+
     seen, measure = [], metrics.measure
 
     def listen(metric, task, y, prediction, loss, also=()):

@@ -25,7 +25,6 @@ import subprocess
 import sys
 import threading
 import types
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +39,12 @@ WARM_PACKAGES = ("cli", "deployment", "experiments", "predict")
 COLD = ("on_ray",)  # Ray starts threads
 SLEEPING = {"jemalloc_bg_thd", "polars-ooc-clea"}  # threads of polars that hold no lock while polars is not used
 MAIN = "from colonnade.cli.main import main; main()"
+# `-m colonnade` with forked members. A forked process has this module, under this name.
+WITH_MEMBERS = """
+import runpy, starting
+starting.fork_members()
+runpy.run_module("colonnade", run_name="__main__", alter_sys=True)
+"""
 # Gives the process another release number, in every module that has taken it over.
 PRETEND = """
 import sys, colonnade, colonnade.cli.main
@@ -60,14 +65,18 @@ class Starter:
             end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 2 * LARGEST_REQUEST)
         self.settings = {name: value for name, value in os.environ.items() if name in AT_START} | THREADS
         with theirs:
-            self._process = subprocess.Popen(
-                [sys.executable, __file__, str(theirs.fileno())],
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
-                pass_fds=[theirs.fileno()],
-                env=os.environ | THREADS,
-            )
-        self.pid, self._lock = self._process.pid, threading.Lock()
+            self.pid = self._begin(theirs)
+        self._lock = threading.Lock()
+
+    def _begin(self, theirs: socket.socket) -> int:
+        self._process = subprocess.Popen(
+            [sys.executable, __file__, str(theirs.fileno())],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            pass_fds=[theirs.fileno()],
+            env=os.environ | THREADS,
+        )
+        return self._process.pid
 
     def ask(self, question: dict[str, Any], files: tuple[int, ...] = ()) -> Any:
         with self._lock:
@@ -82,12 +91,30 @@ class Starter:
         self._process.wait(PATIENCE_S)
 
 
-@cache
+STARTERS: list[Starter] = []  # at most one
+
+
 def starter() -> Starter:
-    """The starter of this pytest process; it ends with that process."""
-    made = Starter()
-    atexit.register(made.close)
-    return made
+    """The starter of this pytest process, or of this command; it ends with that process."""
+    if not STARTERS:
+        STARTERS.append(Starter())
+        atexit.register(STARTERS[0].close)
+    return STARTERS[0]
+
+
+class InnerStarter(Starter):
+    """A starter that a forked command has forked from itself; it ends with the command."""
+
+    def _begin(self, theirs: socket.socket) -> int:
+        if pid := os.fork():
+            return pid
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        self._socket.close()
+        with theirs:
+            typed = serve_tests(theirs)
+        if typed:
+            leave(typed)
+        os._exit(0)
 
 
 class Forked(subprocess.Popen):  # type: ignore[type-arg]
@@ -179,6 +206,12 @@ async def fork_member(*words: str, **more: Any) -> Member:
     if LINUX and "--parent" in command:
         command[command.index("--parent") + 1] = str(starter().pid)
     return Member(Popen(command, **more))
+
+
+def fork_members() -> None:
+    """In a forked command that has done nothing else yet: it forks the members that it starts."""
+    STARTERS.append(InnerStarter())
+    asyncio.create_subprocess_exec = fork_member  # type: ignore[assignment]
 
 
 class Command:
@@ -335,6 +368,7 @@ def serve_tests(line: socket.socket) -> list[str]:
 
 
 if __name__ == "__main__":
+    sys.modules["starting"] = sys.modules["__main__"]
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # a Ctrl-C in the terminal is for pytest and the commands
     with socket.socket(fileno=int(sys.argv[1])) as line:
         warm_up()

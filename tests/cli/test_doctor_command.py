@@ -125,7 +125,7 @@ def test_the_commands_of_the_install_page(colonnade, monkeypatch, tmp_path):
     code, out, _ = colonnade("doctor")
     assert code == 0 and set(shown) <= set(re.findall(r"^(\w+) +(?:ok|note) ", out, re.MULTILINE))
     monkeypatch.setenv("HOME", str(tmp_path))  # the script is installed there
-    monkeypatch.setenv("SHELL", "/bin/bash")
+    monkeypatch.setattr("shellingham.detect_shell", lambda: ("bash", "/bin/bash"))  # it looks for one that started us
     for option in ("--install-completion", "--show-completion"):
         code, out, err = colonnade(option, "bash")
         assert code == 0, err

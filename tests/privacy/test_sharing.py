@@ -4,7 +4,6 @@ import hashlib
 from itertools import combinations, dropwhile, zip_longest
 from math import prod
 
-import galois
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -16,7 +15,6 @@ from colonnade.privacy.field import P, add, matmul, multiply, quantise, uniform
 from colonnade.privacy.sharing import LagrangeCode, Segmentation, feasible
 from colonnade.protocol.errors import ConfigError, DataError, LocalProtocolError
 
-GF = galois.GF(P)
 DRAWS = 40_000
 
 
@@ -261,7 +259,7 @@ def test_the_same_test_finds_masks_that_are_not_uniform():
 
 
 @pytest.mark.parametrize("code", [LagrangeCode(2, 1, 8), LagrangeCode(3, 2, 12), LagrangeCode(1, 2, 7)], ids=str)
-def test_one_party_more_finds_the_model_and_k_plus_t_the_data(code):
+def test_one_party_more_finds_the_model_and_k_plus_t_the_data(code, GF):
     k, t = code.segments, code.colluders
     x, w = uniform(seed("x"), (k, 4, 3)), uniform(seed("w"), (3, 2))
     data = code.encode_data(x, uniform(seed("z"), (t, 4, 3)))
@@ -301,20 +299,20 @@ def common_divisor(one, other):
     return one
 
 
-def coefficients(code, answers):
+def coefficients(GF, code, answers):
     """All of ψ, as the server has it from R answers."""
     powers = GF([[pow(x, j, P) for j in reversed(range(code.needed))] for x in alpha(code)[: code.needed]])
     return np.linalg.solve(powers, GF(answers[: code.needed].astype(np.int64))).tolist()
 
 
 @pytest.mark.parametrize("code", [LagrangeCode(2, 1, 8), LagrangeCode(3, 2, 12)], ids=str)
-def test_without_blinding_two_rounds_show_the_server_the_data_polynomial(code):
+def test_without_blinding_two_rounds_show_the_server_the_data_polynomial(code, GF):
     """Both are multiples of F, which does not change: F is known up to a factor, and exactly with one known row."""
     x, z = uniform(seed("x"), (code.segments, 1, 1)), uniform(seed("z"), (code.colluders, 1, 1))
     held = [int(share) for share in code.encode_data(x, z).ravel()]
     found = {}
     for blinded in (False, True):
-        rounds = [coefficients(code, one_column(code, x, z, (i, code), blinded)) for i in range(2)]
+        rounds = [coefficients(GF, code, one_column(code, x, z, (i, code), blinded)) for i in range(2)]
         found[blinded] = common_divisor(*rounds)
     values = [sum(c * x**j for j, c in enumerate(reversed(found[False]))) for x in alpha(code)]
     assert [v * held[0] % P for v in values] == [values[0] * share % P for share in held]

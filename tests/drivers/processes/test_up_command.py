@@ -1,4 +1,7 @@
-"""`colonnade run --driver processes`: real processes, killed and stopped as an operator would do it."""
+"""`colonnade run --driver processes`: real processes, killed and stopped as an operator would do it.
+
+Most members are forked (see tests/starting.py); the first `up` below and test_flex_network.py start theirs in full.
+"""
 
 import asyncio
 import json
@@ -20,7 +23,7 @@ from colonnade.drivers.processes.certificates import throw_away_files
 from colonnade.experiments.run import prepare
 from colonnade.protocol.errors import ColonnadeError
 
-from ...starting import Popen, run
+from ...starting import LINUX, WITH_MEMBERS, Popen, run
 
 PATIENCE_S = 120.0
 CONFIG = """
@@ -42,12 +45,17 @@ learning_rate = 0.3
 class Command:
     """A `colonnade` process and the processes it started."""
 
-    def __init__(self, folder, *arguments, start=Popen):
+    def __init__(self, folder, *arguments, start=Popen, forks=False):
+        """With `forks`, the processes that it starts are forked, where the system is Linux."""
         self.out = folder / "run"
         self.errors = folder / f"errors-{time.monotonic_ns()}"
         with self.errors.open("wb") as file:
             self.process = start(
-                [sys.executable, "-m", "colonnade", *map(str, arguments)],
+                [
+                    sys.executable,
+                    *(["-c", WITH_MEMBERS] if forks and LINUX else ["-m", "colonnade"]),
+                    *map(str, arguments),
+                ],
                 stdout=file,
                 stderr=subprocess.STDOUT,
                 cwd=folder,
@@ -56,18 +64,15 @@ class Command:
             )
 
     def children(self):
-        """Role to pid, from /proc; zombies left out."""
+        """Role to pid, of the processes that write the roles' logs; from /proc."""
         found = {}
         for folder in Path("/proc").glob("[0-9]*"):
             try:
-                words = (folder / "cmdline").read_text().split("\0")
-                status = (folder / "stat").read_text().rpartition(")")[2].split()
+                log = (folder / "fd" / "1").readlink()
             except OSError:
                 continue
-            if status[0] != "Z" and "--out" in words and str(self.out) in words[words.index("--out") + 1]:
-                name = words[words.index("--party") + 1] if "--party" in words else "server"
-                if "serve" in words or "join" in words:
-                    found[name] = int(folder.name)
+            if log.name == "log.jsonl" and log.parent.parent == self.out / "nodes":
+                found[log.parent.name] = int(folder.name)
         return found
 
     def rows(self):
@@ -206,7 +211,7 @@ def test_one_that_is_killed_again_and_again_is_hopeless(federation):
 
 def test_killed_members_are_started_again_and_the_run_is_whole(colonnade, tmp_path):
     out = tmp_path / "run"
-    command = colonnade("run", "config.toml", "--driver", "processes", "--out", out)
+    command = colonnade("run", "config.toml", "--driver", "processes", "--out", out, forks=True)
     command.until(lambda: command.rows() >= 2, "the first rows")
     first = command.children()
     assert set(first) == {"server", "party-1", "party-2"}
@@ -279,7 +284,7 @@ def test_one_signal_ends_every_phase_and_a_finished_record_stays_as_it_is(colonn
     assert before
 
     age(nodes)
-    again = colonnade("run", "--driver", "processes", "--resume", out)
+    again = colonnade("run", "--driver", "processes", "--resume", out, forks=True)
     again.until((nodes / "server" / "run" / "predict" / "http").is_file, "the door for questions")
     os.kill(again.process.pid, signal.SIGTERM)
     code, said = again.ended()
