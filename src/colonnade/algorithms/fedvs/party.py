@@ -597,7 +597,8 @@ class Party(Chassis[State]):
     @job(CodedTerms)
     def coded_terms(self, job: CodedTerms) -> CodedTermsMade:
         """Terms of Eq. (5)."""
-        return CodedTermsMade(job.position, job.numbers, job.versions, coded_terms(job.x, job.w, job.ends))
+        values = coded_terms(job.x, job.w, job.ends)
+        return CodedTermsMade(job.position, job.numbers, job.versions, values, job.sizes)
 
     @done(CodedTermsMade)
     def multiplied(self, token: int, result: CodedTermsMade) -> None:
