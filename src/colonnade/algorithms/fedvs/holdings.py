@@ -106,6 +106,7 @@ class Exchange:
     blinded_places: int = 0  # the same number, or 0 without blinding
     awaited: list[int] = field(default_factory=list)  # models last: the parties that blind this exchange
     position: int = -1  # of the batch that will most likely be asked for
+    evaluators: list[int] = field(default_factory=list)  # models last: parties that are asked first; none: all
     told: bool = False  # whether the server knows that all parties' shares are here
     versions: dict[int, int] = field(default_factory=dict)
     trained: dict[int, int] = field(default_factory=dict)  # number of the weights of each model
@@ -119,7 +120,7 @@ class Exchange:
         """Start a new exchange, and take the shares that came before its order."""
         self.key, self.among, self.places, self.told = (order.round, order.attempt), order.among, order.places, False
         self.blinded_places = order.places if blinded else 0
-        self.awaited, self.position = order.awaited, order.position
+        self.awaited, self.position, self.evaluators = order.awaited, order.position, order.evaluators
         self.blindings, self.named = {}, {}
         if not self.awaited:
             self.versions, self.trained, self.models = {}, {}, {}

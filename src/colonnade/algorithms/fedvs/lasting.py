@@ -234,15 +234,18 @@ class Lasting(Component):
         """A job for the terms of the sum that comes next, most likely; then for what the next exchange needs.
 
         `answered` is the newest batch that this party has answered for. A slow party does nothing ahead. Neither does
-        any party if the simulator charges delays alone.
+        any party if the simulator charges delays alone. A party that is not asked first does not multiply ahead.
         """
         exchange = self.side.exchange
         if self.options.work != "arithmetic" or self.index not in exchange.awaited:
             return None
-        if answered < exchange.position:
+        asked = not exchange.evaluators or self.index in exchange.evaluators
+        if answered < exchange.position and asked:
             return self._multiply(exchange.position, self.side.expected(self.made(exchange.position)))
         following = exchange.key[0] + 1, 1
         if not self._is_blinded(following):
             return self._blind(following)
+        if exchange.evaluators:
+            return None  # others may be asked for the next sum
         last = {n: version for n, version in self.side.expected().items() if n not in exchange.awaited}
         return self._multiply(exchange.position + 1, last)

@@ -75,6 +75,7 @@ class ShareModels(OfRows, frozen=True):
         default_factory=list
     )  # the exchange waits for these parties, and they blind; the others' last shares are used
     position: int = -1  # of the batch that will most likely be summed
+    evaluators: list[int] = field(default_factory=list)  # the parties that will be asked first; none: all
 
 
 class ModelShare(OfRows, frozen=True):

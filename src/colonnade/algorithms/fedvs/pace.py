@@ -1,9 +1,13 @@
-"""How fast each party steps and shares, as the server sees it: which parties a round waits for.
+"""How fast each party steps, shares and answers, as the server sees it: which parties a round waits for, and asks.
 
 The server measures how long a party takes to step on a gradient and to share the result, including the time of the
 messages. A party is prompt if, the last time, it took at most `PATIENCE` times as long as the R-th fastest party. R
 parties must answer in any case, so R are always prompt. A round waits for the prompt parties and takes the last share
 of every other party.
+
+R answers are enough, and an answer is the most expensive part of a round. So the server asks R prompt parties and a few
+more first. They take turns. If R of them have not answered after `PATIENCE` times the usual time, it asks the others,
+and the late ones are not asked first any more until they answer in time again.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -27,6 +31,8 @@ class Pace(Component):
     since: dict[int, int] = field(default_factory=dict)  # the round in which it got that work
     took: dict[int, int] = field(default_factory=dict)  # ns, the last time
     overdue: list[int] = field(default_factory=list)  # parties whose share is too old: left out until they share again
+    asked: dict[int, int] = field(default_factory=dict)  # when the party was asked for its answer, in ns
+    answers: dict[int, int] = field(default_factory=dict)  # ns that its last answer took
 
     def begin(self, among: Sequence[int], round: int, now: int) -> None:
         """An exchange begins: a party that has never shared does so now."""
@@ -54,7 +60,7 @@ class Pace(Component):
 
     def forget(self, n: int) -> None:
         """Forget a party that has lost its memory, or is gone; it counts as prompt until it is measured again."""
-        for known in (self.trained, self.began, self.since, self.took):
+        for known in (self.trained, self.began, self.since, self.took, self.asked, self.answers):
             known.pop(n, None)
 
     def prompt(self, among: Sequence[int]) -> list[int]:
@@ -66,3 +72,33 @@ class Pace(Component):
     def too_old(self, among: Collection[int], round: int) -> list[int]:
         """Parties at work whose last share was summed in as many rounds as allowed."""
         return [n for n in among if n in self.began and round - self.since[n] > self.most]
+
+    def ask(self, evaluators: Sequence[int], now: int) -> None:
+        """These parties are asked for an answer."""
+        self.asked |= dict.fromkeys(evaluators, now)
+
+    def answered(self, n: int, now: int) -> None:
+        """Measure an answer."""
+        if n in self.asked:
+            self.answers[n] = now - self.asked.pop(n)
+
+    def unanswered(self, evaluators: Sequence[int], now: int) -> None:
+        """Too few of these parties have answered in time: ask others first from now on."""
+        for n in evaluators:
+            waited, slowest = now - self.asked.get(n, now), max(self.answers.values(), default=0)
+            self.answers[n] = max(waited, (PATIENCE + 1) * slowest, 1)
+
+    def longest(self) -> int | None:
+        """How long an answer may take, in ns; None if fewer than R parties have answered yet."""
+        times = sorted(self.answers.values())
+        return PATIENCE * times[self.needed - 1] if len(times) >= self.needed else None
+
+    def evaluators(self, among: Sequence[int], count: int, round: int) -> list[int]:
+        """Choose the parties among these to ask first, `count` of them; none: all."""
+        longest = self.longest()
+        if longest is None or len(among) <= count:
+            return []
+        prompt = [n for n in among if self.answers.get(n, 0) <= longest]
+        first = count * round % max(len(prompt), 1)
+        chosen = [*prompt[first:], *prompt[:first]][:count]
+        return sorted(chosen) if len(chosen) == count else []
