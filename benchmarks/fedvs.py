@@ -7,7 +7,8 @@
     python benchmarks/fedvs.py tune --data DIR [--sets …] [--methods …]
 
 **round**: N = 14, K = 2, T = 1, 784 columns, h = 64, batch 256, one thread, all roles one after the other. First the
-arithmetic of a round: the floor is N/K × 2 limbs of the plaintext forward product in float64. A checked round
+arithmetic of a round: R + 1 = 6 parties answer, and the floor is 6/K × 2 limbs of the plaintext forward product in
+float64. A checked round
 (`spare = 2`) looks for wrong answers among R + 2; a round with a liar locates one. The paper's round is
 `stale = "refuse"`. Then whole rounds of the roles in the simulator, with all messages. CPU time; ratios of five turns,
 each the lower quartile of its alternating rounds.
@@ -127,9 +128,9 @@ class Stage:
         w, x = np.concatenate([models[n] for models, _, _ in shares]), self.held[n][self.places]
         return coded_sum(x, w, total([own[n] for _, own, _ in shares]))
 
-    def answers(self, shares: Shares) -> list[np.ndarray]:
-        """The answers of all parties."""
-        return [self.evaluate(shares, n) for n in range(PARTIES)]
+    def answers(self, shares: Shares, spare: int = 0) -> list[np.ndarray]:
+        """The answers of the parties that are asked first; a checked round asks `spare` more."""
+        return [self.evaluate(shares, n) for n in range(OPTIONS.asked(PARTIES) + spare)]
 
     def decode(self, answers: list[np.ndarray], spare: int = 0) -> torch.Tensor:
         """The server's average, of R answers; with `spare` more of them, it is checked."""
@@ -143,7 +144,7 @@ class Stage:
 
     def secure(self, spare: int = 0) -> None:
         """A secure round."""
-        self.learn(self.step(self.decode(self.answers(self.share()), spare)))
+        self.learn(self.step(self.decode(self.answers(self.share(), spare), spare)))
 
     def secure_paper(self) -> None:
         """A round in which all parties share, blind all places and answer."""
@@ -154,7 +155,7 @@ class Stage:
 def time_a_round(rounds: int) -> None:
     stage = Stage()
     shares = stage.share()
-    answers = stage.answers(shares)
+    answers = stage.answers(shares, 2)
     left, right = np.random.default_rng(0).random((BATCH, COLUMNS)), np.random.default_rng(1).random((COLUMNS, WIDTH))
     tasks = {
         PLAIN: stage.plain,
@@ -170,10 +171,11 @@ def time_a_round(rounds: int) -> None:
     }
     turns = [measure(tasks, max(2, rounds // TURNS)) for _ in range(TURNS)]
     took = {name: median(turn[name] for turn in turns) for name in tasks}
-    floor = PARTIES / OPTIONS.K * LIMBS * took.pop("one plaintext forward product, float64")
+    asked = OPTIONS.asked(PARTIES)
+    floor = asked / OPTIONS.K * LIMBS * took.pop("one plaintext forward product, float64")
     for name, seconds in took.items():
         print(f"{name:<42} {1e3 * seconds:8.2f} ms {seconds / took[PLAIN]:8.2f} × plaintext")
-    print(f"{'floor: N/K × limbs of the forward product':<42} {1e3 * floor:8.2f} ms")
+    print(f"{f'floor: {asked}/K × limbs of the forward product':<42} {1e3 * floor:8.2f} ms")
     print(f"evaluating is {took['  evaluating, all evaluators'] / floor:.2f} × the floor, "
           f"the whole round {took[SECURE] / floor:.2f} ×")  # fmt: skip
     more = took["  decoding, checked"] - took["  decoding"]

@@ -73,8 +73,10 @@ class Side(Component):
 
     def is_complete(self) -> bool:
         """Whether an exchange has begun, and the shares of all its parties are here."""
-        among = self.exchange.among
-        return bool(among) and not set(self.held()) < set(among)
+        exchange = self.exchange
+        if len(exchange.named) < len(exchange.awaited) or len(exchange.models) < len(exchange.among):
+            return False  # known without a closer look, after most messages
+        return bool(exchange.among) and not set(self.held()) < set(exchange.among)
 
     def holding(self, clipped: int, made: Mapping[int, int]) -> Holding:
         """The report on shares that are here; `made` are models whose terms for the coming sum are ready."""
@@ -136,7 +138,7 @@ class Side(Component):
         found = [exchange.find(n, wanted[n]) for n in numbers]
         models = [one[1] for one in found if one is not None]
         ends = np.cumsum([sum(self.data.terms(n) for n in group) for group in groups]).tolist()
-        x, sizes = self.data.rows(batch, numbers), [len(group) for group in groups]
+        x, sizes = self.data.rows_at(position, batch, numbers), [len(group) for group in groups]
         return CodedTerms(position, numbers, [wanted[n] for n in numbers], x, np.concatenate(models), ends, sizes)
 
     def blinding(self, places: int, width: int) -> Array:
