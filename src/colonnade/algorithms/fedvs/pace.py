@@ -5,19 +5,24 @@ messages. A party is prompt if, the last time, it took at most `PATIENCE` times 
 parties must answer in any case, so R are always prompt. A round waits for the prompt parties and takes the last share
 of every other party.
 
-R answers are enough, and an answer is the most expensive part of a round. So the server asks R prompt parties and a few
-more first. They take turns. If R of them have not answered after `PATIENCE` times the usual time, it asks the others,
-and the late ones are not asked first any more until they answer in time again.
+R answers are enough, and an answer is the most expensive part of a round. If enough prompt parties have answered
+equally fast for a few rounds, the server asks R of them and some more first, in turns. If R of them have not answered
+after `PATIENCE` times the usual time, it asks the others, too. If times differ, it asks all parties in every round:
+the fastest R of many are faster than R of a few.
 """
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from colonnade.algorithms.fedvs.holdings import NEVER, Key
 from colonnade.protocol.saved import UNSAVED, Component
 
 __all__ = ["Pace"]
 
 PATIENCE = 2
+EVEN = 5, 4  # answers are equally fast if they take at most 5/4 of the time of R answers
+FADING = 7, 8  # a longer time for R answers counts this much less after each round
+STREAK = 3  # rounds in which a party has answered as fast as the others, before fewer are asked
 
 
 @dataclass(slots=True, eq=False)
@@ -31,8 +36,13 @@ class Pace(Component):
     since: dict[int, int] = field(default_factory=dict)  # the round in which it got that work
     took: dict[int, int] = field(default_factory=dict)  # ns, the last time
     overdue: list[int] = field(default_factory=list)  # parties whose share is too old: left out until they share again
-    asked: dict[int, int] = field(default_factory=dict)  # when the party was asked for its answer, in ns
-    answers: dict[int, int] = field(default_factory=dict)  # ns that its last answer took
+    asked: list[int] = field(default_factory=list)  # parties that were asked first for an answer
+    few: bool = False  # whether some were not asked first
+    exchange: Key = NEVER  # the exchange of these answers, and when it asked, in ns
+    since_asked: int = 0
+    answers: dict[int, int] = field(default_factory=dict)  # ns that they took
+    usual: int = 0  # ns until R answers are here, if all are asked; 0: not known
+    even: dict[int, int] = field(default_factory=dict)  # party → answers in a row that were as fast as the others'
 
     def begin(self, among: Sequence[int], round: int, now: int) -> None:
         """An exchange begins: a party that has never shared does so now."""
@@ -60,7 +70,7 @@ class Pace(Component):
 
     def forget(self, n: int) -> None:
         """Forget a party that has lost its memory, or is gone; it counts as prompt until it is measured again."""
-        for known in (self.trained, self.began, self.since, self.took, self.asked, self.answers):
+        for known in (self.trained, self.began, self.since, self.took, self.answers, self.even):
             known.pop(n, None)
 
     def prompt(self, among: Sequence[int]) -> list[int]:
@@ -73,32 +83,40 @@ class Pace(Component):
         """Parties at work whose last share was summed in as many rounds as allowed."""
         return [n for n in among if n in self.began and round - self.since[n] > self.most]
 
-    def ask(self, evaluators: Sequence[int], now: int) -> None:
-        """These parties are asked for an answer."""
-        self.asked |= dict.fromkeys(evaluators, now)
+    def ask(self, exchange: Key, evaluators: Sequence[int], few: bool, now: int) -> None:
+        """These parties are asked for an answer; `few`: others are left. The answers to the last question count now."""
+        self._judge()
+        self.exchange, self.asked, self.few, self.since_asked = exchange, list(evaluators), few, now
+        self.answers = {}
 
-    def answered(self, n: int, now: int) -> None:
-        """Measure an answer."""
-        if n in self.asked:
-            self.answers[n] = now - self.asked.pop(n)
+    def answered(self, exchange: Key, n: int, now: int) -> None:
+        """Measure an answer, also one that comes after the first R."""
+        if exchange == self.exchange and n in self.asked:
+            self.answers[n] = now - self.since_asked
 
-    def unanswered(self, evaluators: Sequence[int], now: int) -> None:
-        """Too few of these parties have answered in time: ask others first from now on."""
-        for n in evaluators:
-            waited, slowest = now - self.asked.get(n, now), max(self.answers.values(), default=0)
-            self.answers[n] = max(waited, (PATIENCE + 1) * slowest, 1)
-
-    def longest(self) -> int | None:
-        """How long an answer may take, in ns; None if fewer than R parties have answered yet."""
+    def _judge(self) -> None:
+        """Count the parties whose answers were equally fast. A party without an answer was slower."""
+        more, of = EVEN
         times = sorted(self.answers.values())
-        return PATIENCE * times[self.needed - 1] if len(times) >= self.needed else None
+        took = times[self.needed - 1] if len(times) >= self.needed else None
+        if took is None or (self.few and of * took > more * self.usual):
+            self.even = {}
+            return
+        if not self.few:
+            self.usual = max(took, self.usual * FADING[0] // FADING[1])
+        for n in self.asked:
+            fast = n in self.answers and of * self.answers[n] <= more * self.usual
+            self.even[n] = self.even.get(n, 0) + 1 if fast else 0
+
+    @property
+    def longest(self) -> int:
+        """How long R answers may take, in ns."""
+        return PATIENCE * self.usual
 
     def evaluators(self, among: Sequence[int], count: int, round: int) -> list[int]:
         """Choose the parties among these to ask first, `count` of them; none: all."""
-        longest = self.longest()
-        if longest is None or len(among) <= count:
+        even = [n for n in among if self.even.get(n, 0) >= STREAK]
+        if len(among) <= count or len(even) < count:
             return []
-        prompt = [n for n in among if self.answers.get(n, 0) <= longest]
-        first = count * round % max(len(prompt), 1)
-        chosen = [*prompt[first:], *prompt[:first]][:count]
-        return sorted(chosen) if len(chosen) == count else []
+        first = count * round % len(even)
+        return sorted([*even[first:], *even[:first]][:count])

@@ -245,7 +245,7 @@ class Server(Counting[State]):
             self.pace.overdue += self.pace.too_old(self._among(), s.round)
             self._share()
         elif s.doing == ANSWERING and self.agreement.unasked():
-            self.first_are_late(due)
+            self.ask_the_rest(due)
             self._set_deadline()
         elif s.doing == ANSWERING and self.agreement.doubted:
             self._give_more_time()
@@ -339,24 +339,17 @@ class Server(Counting[State]):
         s.doing = ANSWERING
         self.do(self.agreement.announce(s.position, len(self.walk.batch(s.position))))
         self._set_deadline()
+        few = bool(self.agreement.unasked())
         if self.lasting:
-            self.pace.ask(self.agreement.chosen, self.now)
-        longest = self.pace.longest()
-        if self.agreement.unasked() and longest is not None:
-            self.wake(REST, self.now + longest)
+            self.pace.ask(self.agreement.key, self.agreement.chosen, few, self.now)
+        if few:
+            self.wake(REST, self.now + self.pace.longest)
 
     @timer(REST)
-    def first_are_late(self, due: int) -> None:
-        """The parties that were asked first take too long: ask the others, and do not ask the late ones first again."""
-        agreement = self.agreement
-        if self.state.doing == ANSWERING and agreement.unasked():
-            self.pace.unanswered([n for n in agreement.chosen if n not in agreement.answers], self.now)
-            self._ask_the_rest()
-
-    def _ask_the_rest(self) -> None:
-        """Ask the evaluators that were not asked first, if there are any."""
-        self.pace.ask(self.agreement.unasked(), self.now)
-        self.do(self.agreement.ask_the_rest(self.state.position))
+    def ask_the_rest(self, due: int) -> None:
+        """Ask the evaluators that were not asked first, because these are late or cannot give enough answers."""
+        if self.state.doing == ANSWERING:
+            self.do(self.agreement.ask_the_rest(self.state.position))
 
     def _weights(self) -> dict[int, int]:
         """The parties of S, and the number of each one's weights: that of the round for all, unless models last."""
@@ -400,12 +393,11 @@ class Server(Counting[State]):
         s = self.state
         if message.testing:
             return self._tests(self.evaluation.answer(sender, message, s.present))
+        self.pace.answered((message.round, message.attempt), self.index[sender], self.now)
         over = s.doing not in (ANSWERING, DECODING) and (message.round, message.attempt) == self.agreement.key
         if over or not self.agreement.answer(sender, message, self.width) or s.doing == DECODING:
             s.late[sender] = s.late.get(sender, 0) + 1
-            return
-        self.pace.answered(self.index[sender], self.now)
-        if self.agreement.decodable(s.present):
+        elif self.agreement.decodable(s.present):
             self._decode()
 
     def _decode(self) -> None:
@@ -495,7 +487,7 @@ class Server(Counting[State]):
         """Decode if enough answers are here. Try again if no more can come and they do not fit together."""
         present = self.state.present
         if self.agreement.needs_others(present):
-            self._ask_the_rest()
+            self.ask_the_rest(self.now)
         if self.agreement.decodable(present):
             self._decode()
         elif self.agreement.is_disputed(present):
