@@ -245,7 +245,7 @@ class Server(Counting[State]):
             self.pace.overdue += self.pace.too_old(self._among(), s.round)
             self._share()
         elif s.doing == ANSWERING and self.agreement.unasked():
-            self.ask_the_rest(due)
+            self.first_are_late(due)
             self._set_deadline()
         elif s.doing == ANSWERING and self.agreement.doubted:
             self._give_more_time()
@@ -346,10 +346,15 @@ class Server(Counting[State]):
             self.wake(REST, self.now + self.pace.longest)
 
     @timer(REST)
-    def ask_the_rest(self, due: int) -> None:
-        """Ask the evaluators that were not asked first, because these are late or cannot give enough answers."""
+    def first_are_late(self, due: int) -> None:
+        """The parties that were asked first take too long: ask the others, and all parties in the next rounds."""
         if self.state.doing == ANSWERING:
-            self.do(self.agreement.ask_the_rest(self.state.position))
+            self.pace.even = {}
+            self._ask_the_rest()
+
+    def _ask_the_rest(self) -> None:
+        """Ask the evaluators that were not asked first, if there are any."""
+        self.do(self.agreement.ask_the_rest(self.state.position))
 
     def _weights(self) -> dict[int, int]:
         """The parties of S, and the number of each one's weights: that of the round for all, unless models last."""
@@ -487,7 +492,7 @@ class Server(Counting[State]):
         """Decode if enough answers are here. Try again if no more can come and they do not fit together."""
         present = self.state.present
         if self.agreement.needs_others(present):
-            self.ask_the_rest(self.now)
+            self._ask_the_rest()
         if self.agreement.decodable(present):
             self._decode()
         elif self.agreement.is_disputed(present):
