@@ -150,6 +150,16 @@ def test_a_restarted_server_still_knows_the_pace(world):
     assert world.server.pace.save() == before
 
 
+def test_a_state_of_a_release_that_asked_all(world):
+    saved = world.server.agreement.save()
+    for name in ("first", "chosen"):
+        del saved[name]
+    world.server.agreement.load(saved)
+    agreement = world.server.agreement
+    assert agreement.asked_for_answers == list(range(PARTIES)) and not agreement.unasked()
+    assert len(agreement.outstanding()) == PARTIES
+
+
 def test_which_parties_are_asked():
     pace, everyone, exchange = Pace(2, 4), range(5), itertools.count()
 

@@ -177,7 +177,8 @@ def matmul(left: Array | Limbs, right: Array | Limbs) -> Array:
 
 def _product(whole: Array, other: Array | Limbs, order: Literal["C", "F"]) -> Array:
     """whole @ other, one tile of rows at a time; `order` is the memory order of the result."""
-    (rows, inner), side = whole.shape, "right" if order == "C" else "left"
+    rows, inner = whole.shape
+    side: Literal["left", "right"] = "right" if order == "C" else "left"
     if isinstance(other, Limbs):
         fits, length, outer, width = other.side == side, len(other.parts), other.outer, other.parts.shape[1]
     else:

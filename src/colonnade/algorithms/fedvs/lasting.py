@@ -203,20 +203,18 @@ class Lasting(Component):
         return Task(MULTIPLYING, "sum", self.costs.coded_terms(len(job.x), len(job.w), of_all), job)
 
     def multiplied(self, result: CodedTermsMade) -> None:
-        """Keep the terms until the sum is ordered."""
+        """Keep the terms until the sum is ordered. A product that has one of these parties is of no use any more."""
         new = set(result.numbers)
-        for group in self.together:
-            if new.intersection(group):
-                for n in group:
-                    self.terms.pop(n, None)
+        for n in [n for group in self.together if new.intersection(group) for n in group]:
+            self.terms.pop(n, None)
         self.together = [group for group in self.together if not new.intersection(group)]
-        rest = list(zip(result.numbers, result.versions, strict=True))
-        for values, size in zip(result.values, result.sizes or [1] * len(rest), strict=True):
-            group, rest = rest[:size], rest[size:]
-            for n, version in group:
-                self.terms[n] = result.position, version, values if n == group[0][0] else NONE[2]
+        models, end = list(zip(result.numbers, result.versions, strict=True)), 0
+        for values, size in zip(result.values, result.sizes or [1] * len(models), strict=True):
+            product, end = models[end : end + size], end + size
+            for i, (n, version) in enumerate(product):
+                self.terms[n] = result.position, version, NONE[2] if i else values
             if size > 1:
-                self.together.append([n for n, _ in group])
+                self.together.append([n for n, _ in product])
 
     def made(self, position: int) -> dict[int, int]:
         """The models whose terms for this batch are ready: party → version."""

@@ -367,7 +367,7 @@ class Server(Counting[State]):
         s, n, agreement = self.state, self.index[sender], self.tested if message.testing else self.agreement
         if (message.round, message.attempt) != agreement.key:
             return
-        if n not in agreement.chosen or n in agreement.answers:
+        if n not in agreement.asked_for_answers or n in agreement.answers:
             raise RemoteProtocolError(sender, f"declines a sum of round {message.round} that it does not owe")
         if message.testing:
             self._distrust(self.suspicion.declined(n, True))

@@ -173,7 +173,7 @@ class SumAgreement(Component):
             lacking = [n for n in self.among if n not in dict(held)]
             for n in [*lacking, *outdated.get(reporter, [])]:
                 found.update({reporter, n})
-        found.update(n for n in self.chosen if n not in self.answers)
+        found.update(n for n in self.asked_for_answers if n not in self.answers)
         return found
 
     def announce(self, position: int, places: int) -> list[Effect]:
@@ -187,9 +187,14 @@ class SumAgreement(Component):
         message = Sum(*self.key, position, self.summed, self.versions, testing=self.testing)
         return [self._send(n, message) for n in evaluators]
 
+    @property
+    def asked_for_answers(self) -> list[int]:
+        """The evaluators that were asked; all, in the state of a release that always asked all."""
+        return self.chosen or self.evaluators
+
     def unasked(self) -> list[int]:
         """Evaluators that have not been asked yet."""
-        return [n for n in self.evaluators if n not in self.chosen]
+        return [n for n in self.evaluators if n not in self.asked_for_answers]
 
     def ask_the_rest(self, position: int) -> list[Effect]:
         """Send S and the batch to all other evaluators."""
@@ -199,7 +204,7 @@ class SumAgreement(Component):
 
     def needs_others(self, present: Collection[str]) -> bool:
         """Whether the evaluators that were asked cannot give enough answers, or gave some that are wrong."""
-        hopeful = [n for n in self._hopeful(present) if n in self.chosen]
+        hopeful = [n for n in self._hopeful(present) if n in self.asked_for_answers]
         return self.doubted > 0 or len(hopeful) < self.needed + self.spare
 
     def answer(self, sender: str, message: Answer, width: int) -> bool:
@@ -208,7 +213,7 @@ class SumAgreement(Component):
         if (message.round, message.attempt) != self.key:
             self._refuse_future(sender, message.round, message.attempt)
             return False
-        if n not in self.chosen or not self.places or message.summed != self.summed or n in self.answers:
+        if n not in self.asked_for_answers or not self.places or message.summed != self.summed or n in self.answers:
             cause = f"sends an answer over {message.summed}, but the set of round {self.key[0]} is {self.summed}"
             raise RemoteProtocolError(sender, cause)
         check_elements(sender, "a coded embedding", message.values, (self.places, width))
@@ -234,7 +239,7 @@ class SumAgreement(Component):
         """
         enough = len(self.answers) >= self.needed and not self.doubted
         if enough:
-            self.tardy |= {n: self.key[0] + TARDY for n in self.chosen if n not in self.answers}
+            self.tardy |= {n: self.key[0] + TARDY for n in self.asked_for_answers if n not in self.answers}
         return enough
 
     def taken(self) -> tuple[Array, list[int]]:
@@ -244,7 +249,7 @@ class SumAgreement(Component):
 
     def outstanding(self) -> list[str]:
         """Evaluators that were asked and have not answered."""
-        return [self.names[n] for n in self.chosen if n not in self.answers]
+        return [self.names[n] for n in self.asked_for_answers if n not in self.answers]
 
     def hopeless(self, present: Collection[str]) -> bool:
         """Whether R answers can no longer come."""
