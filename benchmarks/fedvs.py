@@ -8,10 +8,9 @@
 
 **round**: N = 14, K = 2, T = 1, 784 columns, h = 64, batch 256, one thread, all roles one after the other. First the
 arithmetic of a round: R + 1 = 6 parties answer, and the floor is 6/K × 2 limbs of the plaintext forward product in
-float64. A checked round
-(`spare = 2`) looks for wrong answers among R + 2; a round with a liar locates one. The paper's round is
-`stale = "refuse"`. Then whole rounds of the roles in the simulator, with all messages. CPU time; ratios of five turns,
-each the lower quartile of its alternating rounds.
+float64. A checked round (`spare = 2`) looks for wrong answers among R + 2; a round with a liar locates one. The paper's
+round is `stale = "refuse"`. Then whole rounds of the roles in the simulator, with all messages. CPU time; ratios of
+five turns. A turn is the lower quartile of alternating rounds, or the mean of some rounds of the roles.
 
 **slow**: one party is ten times slower, all work is charged. `fedvs` and `wait` with the defaults of both on 4,000 rows
 of the credit card data: the time of a round, the time of as many rounds with the sharing of data at the start, and the
@@ -208,7 +207,7 @@ def time_the_roles(rounds: int) -> None:
     }  # fmt: skip
     each = max(2, rounds // TURNS)
     for run in runs.values():
-        advance(run, 3)
+        advance(run, 6)
     turns = [{label: advance(run, each) / each for label, run in runs.items()} for _ in range(TURNS)]
     for label in runs:
         seconds = median(turn[label] for turn in turns)
