@@ -92,7 +92,7 @@ class Pace(Component):
     def answered(self, exchange: Key, n: int, now: int) -> None:
         """Measure an answer, also one that comes after the first R."""
         if exchange == self.exchange and n in self.asked:
-            self.answers[n] = now - self.since_asked
+            self.answers.setdefault(n, now - self.since_asked)
 
     def _judge(self) -> None:
         """Count the parties whose answers were equally fast. A party without an answer was slower."""

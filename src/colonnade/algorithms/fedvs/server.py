@@ -398,9 +398,10 @@ class Server(Counting[State]):
         s = self.state
         if message.testing:
             return self._tests(self.evaluation.answer(sender, message, s.present))
-        self.pace.answered((message.round, message.attempt), self.index[sender], self.now)
         over = s.doing not in (ANSWERING, DECODING) and (message.round, message.attempt) == self.agreement.key
-        if over or not self.agreement.answer(sender, message, self.width) or s.doing == DECODING:
+        late = over or not self.agreement.answer(sender, message, self.width) or s.doing == DECODING
+        self.pace.answered((message.round, message.attempt), self.index[sender], self.now)
+        if late:
             s.late[sender] = s.late.get(sender, 0) + 1
         elif self.agreement.decodable(s.present):
             self._decode()
