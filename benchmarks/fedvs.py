@@ -6,9 +6,11 @@
     python benchmarks/fedvs.py sweep --data DIR [--seeds 1]
     python benchmarks/fedvs.py tune --data DIR [--sets …] [--methods …]
 
-**round**: N = 14, K = 2, T = 1, 784 columns, h = 64, batch 256, one thread, all roles one after the other. The floor is
-N/K × 2 limbs of the plaintext forward product in float64. CPU time, lower quartiles of alternating rounds. A checked
-round (`spare = 2`) looks for wrong answers among R + 2; a round with a liar locates one.
+**round**: N = 14, K = 2, T = 1, 784 columns, h = 64, batch 256, one thread, all roles one after the other. First the
+arithmetic of a round: R + 1 = 6 parties answer, and the floor is 6/K × 2 limbs of the plaintext forward product in
+float64. A checked round (`spare = 2`) looks for wrong answers among R + 2; a round with a liar locates one. The paper's
+round is `stale = "refuse"`. Then whole rounds of the roles in the simulator, with all messages. CPU time; ratios of
+five turns. A turn is the lower quartile of alternating rounds, or the mean of some rounds of the roles.
 
 **slow**: one party is ten times slower, all work is charged. `fedvs` and `wait` with the defaults of both on 4,000 rows
 of the credit card data: the time of a round, the time of as many rounds with the sharing of data at the start, and the
@@ -35,10 +37,11 @@ import time
 from dataclasses import dataclass, replace
 from math import nan
 from pathlib import Path
-from statistics import mean, pstdev
+from statistics import mean, median, pstdev
 from typing import Any
 
 import numpy as np
+import polars
 import torch
 from aggregation import save
 from field import measure
@@ -47,16 +50,27 @@ from plotly.subplots import make_subplots
 from threadpoolctl import threadpool_limits
 
 import colonnade
-from colonnade.algorithms.fedvs.coding import LIMBS, average, coded_data, coded_sum, share_data, share_model
+from colonnade.algorithms.fedvs.blinders import rows_to_blind
+from colonnade.algorithms.fedvs.coding import (
+    LIMBS,
+    average,
+    coded_data,
+    coded_sum,
+    share_data,
+    share_model,
+)
 from colonnade.algorithms.fedvs.config import FedvsOptions
 from colonnade.data import Partition
 from colonnade.models.metrics import measure as judge
 from colonnade.models.polynomial import Polynomial
-from colonnade.privacy.field import total
+from colonnade.privacy.field import add, total
 
 PARTIES, COLUMNS, WIDTH, BATCH, ROWS = 14, 784, 64, 256, 1024
 OPTIONS = FedvsOptions(K=2, T=1)
 SEEDS = [bytes([n]) * 32 for n in range(4)]
+TURNS = 5
+PLAIN, SECURE = "plaintext round", "secure round, all roles"
+Shares = list[tuple[np.ndarray, np.ndarray, np.ndarray]]  # of each party: models, blinding, the places it blinds
 
 
 @dataclass
@@ -91,14 +105,31 @@ class Stage:
             h = sum(net(torch.from_numpy(x[self.rows])) for net, x in zip(self.nets, self.x, strict=True)) / PARTIES
         self.learn(self.step(h))
 
-    def share(self) -> list[tuple[np.ndarray, np.ndarray]]:
-        """All parties share their models."""
-        weights = [net.weight.detach().numpy() for net in self.nets]
-        return [share_model(w, len(self.places), self.code, OPTIONS.l_w, *SEEDS[1:]) for w in weights]
+    def share(self, paper: bool = False) -> Shares:
+        """All parties share their models, and blind: T + 1 of them each place; in the paper's round all of them."""
+        found, everyone, places = [], range(PARTIES), len(self.places)
+        for n, net in enumerate(self.nets):
+            rows = np.arange(places) if paper else rows_to_blind(everyone, n, places, OPTIONS.T)
+            weights = net.weight.detach().numpy()
+            found.append((*share_model(weights, len(rows), self.code, OPTIONS.l_w, *SEEDS[1:]), rows))
+        return found
 
-    def evaluate(self, shares: list[tuple[np.ndarray, np.ndarray]], n: int) -> np.ndarray:
-        w, blinding = np.concatenate([models[n] for models, _ in shares]), total([own[n] for _, own in shares])
-        return coded_sum(self.held[n][self.places], w, blinding)
+    def evaluate(self, shares: Shares, n: int) -> np.ndarray:
+        """The answer of one party."""
+        w, x = np.concatenate([models[n] for models, _, _ in shares]), self.held[n][self.places]
+        blinding = np.zeros((len(self.places), WIDTH), np.uint32)
+        for _, own, rows in shares:
+            blinding[rows] = add(blinding[rows], own[n])
+        return coded_sum(x, w, blinding)
+
+    def evaluate_paper(self, shares: Shares, n: int) -> np.ndarray:
+        """The answer of one party, if all shares are new."""
+        w, x = np.concatenate([models[n] for models, _, _ in shares]), self.held[n][self.places]
+        return coded_sum(x, w, total([own[n] for _, own, _ in shares]))
+
+    def answers(self, shares: Shares, spare: int = 0) -> list[np.ndarray]:
+        """The answers of the parties that are asked first; a checked round asks `spare` more."""
+        return [self.evaluate(shares, n) for n in range(OPTIONS.asked(PARTIES) + spare)]
 
     def decode(self, answers: list[np.ndarray], spare: int = 0) -> torch.Tensor:
         """The server's average, of R answers; with `spare` more of them, it is checked."""
@@ -111,40 +142,86 @@ class Stage:
         return torch.from_numpy(average(summed.reshape(BATCH, WIDTH), PARTIES, OPTIONS.l_x + OPTIONS.l_w))
 
     def secure(self, spare: int = 0) -> None:
-        """A secure round, with the answers of all parties."""
-        shares = self.share()
-        self.learn(self.step(self.decode([self.evaluate(shares, n) for n in range(PARTIES)], spare)))
+        """A secure round."""
+        self.learn(self.step(self.decode(self.answers(self.share(), spare), spare)))
+
+    def secure_paper(self) -> None:
+        """A round in which all parties share, blind all places and answer."""
+        shares = self.share(paper=True)
+        self.learn(self.step(self.decode([self.evaluate_paper(shares, n) for n in range(PARTIES)])))
 
 
 def time_a_round(rounds: int) -> None:
     stage = Stage()
     shares = stage.share()
-    answers = [stage.evaluate(shares, n) for n in range(PARTIES)]
+    answers = stage.answers(shares, 2)
     left, right = np.random.default_rng(0).random((BATCH, COLUMNS)), np.random.default_rng(1).random((COLUMNS, WIDTH))
-    took = measure(
-        {
-            "plaintext round": stage.plain,
-            "secure round, all roles": stage.secure,
-            "secure round, checked": lambda: stage.secure(2),
-            "  sharing models, all parties": stage.share,
-            "  evaluating, all parties": lambda: [stage.evaluate(shares, n) for n in range(PARTIES)],
-            "  decoding": lambda: stage.decode(answers),
-            "  decoding, checked": lambda: stage.decode(answers, 2),
-            "  decoding, one answer wrong": lambda: stage.decode([*answers[:3], answers[0], *answers[4:]], 2),
-            "one plaintext forward product, float64": lambda: left @ right,
-        },
-        rounds,
-    )
-    floor = PARTIES / OPTIONS.K * LIMBS * took.pop("one plaintext forward product, float64")
+    tasks = {
+        PLAIN: stage.plain,
+        SECURE: stage.secure,
+        "secure round, checked": lambda: stage.secure(2),
+        "secure round of the paper": stage.secure_paper,
+        "  sharing models, all parties": stage.share,
+        "  evaluating, all evaluators": lambda: stage.answers(shares),
+        "  decoding": lambda: stage.decode(answers),
+        "  decoding, checked": lambda: stage.decode(answers, 2),
+        "  decoding, one answer wrong": lambda: stage.decode([*answers[:3], answers[0], *answers[4:]], 2),
+        "one plaintext forward product, float64": lambda: left @ right,
+    }
+    turns = [measure(tasks, max(2, rounds // TURNS)) for _ in range(TURNS)]
+    took = {name: median(turn[name] for turn in turns) for name in tasks}
+    asked = OPTIONS.asked(PARTIES)
+    floor = asked / OPTIONS.K * LIMBS * took.pop("one plaintext forward product, float64")
     for name, seconds in took.items():
-        print(f"{name:<42} {1e3 * seconds:8.2f} ms {seconds / took['plaintext round']:8.2f} × plaintext")
-    print(f"{'floor: N/K × limbs of the forward product':<42} {1e3 * floor:8.2f} ms")
-    print(f"evaluating is {took['  evaluating, all parties'] / floor:.2f} × the floor, "
-          f"the whole round {took['secure round, all roles'] / floor:.2f} ×")  # fmt: skip
-    unchecked = took["secure round, all roles"]
+        print(f"{name:<42} {1e3 * seconds:8.2f} ms {seconds / took[PLAIN]:8.2f} × plaintext")
+    print(f"{f'floor: {asked}/K × limbs of the forward product':<42} {1e3 * floor:8.2f} ms")
+    print(f"evaluating is {took['  evaluating, all evaluators'] / floor:.2f} × the floor, "
+          f"the whole round {took[SECURE] / floor:.2f} ×")  # fmt: skip
     more = took["  decoding, checked"] - took["  decoding"]
-    print(f"the check adds {1e3 * more:.2f} ms, {more / unchecked:.2%} of the round; the two rounds as measured: "
-          f"{took['secure round, checked'] / unchecked:.3f}")  # fmt: skip
+    print(f"the check adds {1e3 * more:.2f} ms, {more / took[SECURE]:.2%} of the round; the two rounds as measured: "
+          f"{took['secure round, checked'] / took[SECURE]:.3f}")  # fmt: skip
+    print(f"arithmetic: secure round / plaintext round {spread_of([turn[SECURE] / turn[PLAIN] for turn in turns])}")
+
+
+def spread_of(ratios: list[float]) -> str:
+    """The median, and all of them."""
+    return f"{median(ratios):.2f} (of {', '.join(f'{ratio:.2f}' for ratio in sorted(ratios))})"
+
+
+# --- whole rounds of the roles --------------------------------------------------------------------------------------
+
+
+def time_the_roles(rounds: int) -> None:
+    """`fedvs`, the paper's `fedvs` and `wait` in the simulator, in turns."""
+    draw = np.random.default_rng(0)
+    x, y = draw.random((2 * ROWS, COLUMNS), np.float32), draw.integers(0, 10, 2 * ROWS)
+    table = polars.DataFrame({f"x{i}": x[:, i] for i in range(COLUMNS)} | {"y": [f"class {one}" for one in y]})
+    data = colonnade.split(table, PARTIES, label="y", scale="minmax", validation_fraction=0.0)
+    runs = {
+        label: colonnade.prepare(
+            data, {"K": OPTIONS.K, **own}, "polynomial:1", "linear", embedding=WIDTH, aggregate="mean",
+            batch_size=BATCH, updates=10 * TURNS * rounds, eval_every=10 * TURNS * rounds,
+        )
+        for label, own in (("wait", {"name": "wait"}), ("fedvs", {"name": "fedvs"}),
+                           ("fedvs of the paper", {"name": "fedvs", "stale": "refuse"}))
+    }  # fmt: skip
+    each = max(2, rounds // TURNS)
+    for run in runs.values():
+        advance(run, 6)
+    turns = [{label: advance(run, each) / each for label, run in runs.items()} for _ in range(TURNS)]
+    for label in runs:
+        seconds = median(turn[label] for turn in turns)
+        ratios = spread_of([turn[label] / turn["wait"] for turn in turns])
+        print(f"roles: a round of {label:<24} {1e3 * seconds:8.2f} ms   / a round of wait {ratios}")
+
+
+def advance(run: Any, rounds: int) -> float:
+    """The CPU seconds of the next rounds."""
+    server, start = run.simulator.nodes[0].role, time.process_time()
+    last = server.k + rounds
+    while server.k < last:
+        run.simulator.advance(1)
+    return time.process_time() - start
 
 
 # --- one slow party -------------------------------------------------------------------------------------------------
@@ -453,6 +530,7 @@ def main() -> None:
     with threadpool_limits(1):
         if args.command == "round":
             time_a_round(args.rounds)
+            time_the_roles(args.rounds)
         elif args.command == "slow":
             slow(args)
         else:

@@ -4,9 +4,9 @@ Elements are stored as uint32 in 0 … p − 1: four bytes in memory and on the 
 wraps at 2³², not at p, so one `minimum` brings it back. A negative number x is stored as p − |x| (φ in Sec. 4).
 
 The matrix product is exact and runs in float64 BLAS. One factor stays whole, centred into |a| < 2³⁰. The other is split
-in two limbs, b = b₁·BASE + b₀ with |b₁|, |b₀| ≤ BASE/2 ≈ 2^14.5. A sum of 362 products then stays below 2⁵³, where
-float64 is exact. The code walks the inner dimension in blocks of 362 and adds the block sums in int64. This takes two
-limb products. Limbs on both sides would take four (three after Karatsuba), and one limb cannot hold 62 bits.
+in two limbs, b = b₁·2¹⁶ + b₀ with |b₁|, |b₀| ≤ 2¹⁵. A sum of 256 products then stays below 2⁵³, where float64 is exact.
+The code walks the inner dimension in blocks of 256 and adds the block sums in int64. This takes two limb products.
+Limbs on both sides would take four (three after Karatsuba), and one limb cannot hold 62 bits.
 
     p                 P                     2³¹ ≡ 1 (mod p): x ≡ (x mod 2³¹) + ⌊x / 2³¹⌋
     φ, Round          quantise              Sec. 4.2
@@ -49,9 +49,11 @@ __all__ = [
 P = 2**31 - 1
 _P32, _P64 = np.uint32(P), np.uint64(P)
 _HALF = (P - 1) // 2  # the largest |x| after centring
-_BASE = 46341  # ≈ 2^15.5: makes both limbs equally large, and the blocks as long as possible
-_BLOCK = 2**53 // (_HALF * (_BASE // 2 + 1))
-MAX_INNER = 128 * _BLOCK  # the int64 sum of this many blocks stays below 2⁶⁰
+_BASE = 2**16  # the limbs of an int32 are then its two halves
+_ROUND = np.int32(_BASE // 2)
+_SMALL = 23170  # the largest |x| that is split into one limb
+_BLOCK = 2**53 // (_HALF * (_BASE // 2))
+MAX_INNER = 181 * _BLOCK  # the int64 sum of this many blocks stays below 2^60.6
 _OFFSET = P << 30  # a multiple of p that makes such a sum positive
 _TILE = 2**17  # numbers in a scratch array, so that it stays in the cache
 
@@ -120,23 +122,44 @@ class Limbs:
 
 def centre(values: Array) -> Array:
     """The same elements as float64 in −(p−1)/2 … (p−1)/2; `matmul` accepts them."""
+    centred: Array = np.empty_like(values, np.float64)
+    _centre(values, centred)
+    return centred
+
+
+def _centre(values: Array, out: Array) -> None:
+    """Write the centred elements to `out`, float64 or int32. Numbers that are centred already stay as they are."""
+    if values.dtype == np.float64:
+        np.copyto(out, values, casting="unsafe")
+        return
     signed = values.view(np.int32)
     wrapped = signed >> 30  # 1 from 2³⁰ on
     wrapped *= np.int32(P)
-    centred: Array = np.empty_like(signed, np.float64)
-    np.subtract(signed, wrapped, dtype=np.int32, out=centred)
-    return centred
+    np.subtract(signed, wrapped, dtype=np.int32, out=out)
 
 
 def split(matrix: Array, side: Literal["left", "right"] = "right") -> Limbs:
     """The limbs of a matrix (elements, or centred elements) that will be the factor on `side`."""
-    whole = _centred(matrix if side == "right" else matrix.T)
-    high = whole * (1 / _BASE)
-    np.rint(high, out=high)
-    low = high * -_BASE
-    low += whole
-    parts = np.concatenate([high, low], axis=1) if high.any() else low  # small numbers need one product, not two
-    return Limbs(parts, whole.shape[1], side)
+    factor = matrix if side == "right" else matrix.T
+    inner, outer = factor.shape
+    parts = np.empty((inner, 2 * outer))
+    for start in range(0, inner, _BLOCK):
+        _split(factor[start : start + _BLOCK], parts[start : start + _BLOCK])
+    low = parts[:, outer:]
+    if not parts[:, :outer].any() and np.abs(low).max(initial=0.0) <= _SMALL:
+        parts = np.ascontiguousarray(low)  # small numbers need one product, not two
+    return Limbs(parts, outer, side)
+
+
+def _split(block: Array, parts: Array) -> None:
+    """Write [high | low] of a few lines to `parts`."""
+    outer = block.shape[1]
+    whole = np.empty(block.shape, "<i4")
+    _centre(block, whole)
+    halves = whole.view("<i2")
+    parts[:, outer:] = halves[:, ::2]
+    whole += _ROUND  # so that the high half is rounded: the low half is signed
+    parts[:, :outer] = halves[:, 1::2]
 
 
 def matmul(left: Array | Limbs, right: Array | Limbs) -> Array:
@@ -148,27 +171,35 @@ def matmul(left: Array | Limbs, right: Array | Limbs) -> Array:
     if isinstance(right, Limbs):
         return _product(left, right, "C")
     if left.size < right.size:
-        return matmul(split(left, "left"), right)
-    return matmul(left, split(right, "right"))
+        return _product(right.T, left.T, "F").T
+    return _product(left, right, "C")
 
 
-def _product(whole: Array, limbs: Limbs, order: Literal["C", "F"]) -> Array:
-    """whole @ limbs, one tile of rows at a time; `order` is the memory order of the result."""
+def _product(whole: Array, other: Array | Limbs, order: Literal["C", "F"]) -> Array:
+    """whole @ other, one tile of rows at a time; `order` is the memory order of the result."""
     rows, inner = whole.shape
-    if inner != len(limbs.parts) or inner > MAX_INNER or limbs.side != ("right" if order == "C" else "left"):
+    side: Literal["left", "right"] = "right" if order == "C" else "left"
+    if isinstance(other, Limbs):
+        fits, length, outer, width = other.side == side, len(other.parts), other.outer, other.parts.shape[1]
+    else:
+        fits, (length, outer), width = True, other.shape, 2 * other.shape[1]
+    if not fits or inner != length or inner > MAX_INNER:
         raise LocalProtocolError(
-            f"a factor of shape {whole.shape} does not fit limbs for the {limbs.side} of inner dimension "
-            f"{len(limbs.parts)} (at most {MAX_INNER})"
+            f"a factor of shape {whole.shape} does not fit a factor for the {side} of inner dimension {length} "
+            f"(at most {MAX_INNER})"
         )
-    result = np.empty((rows, limbs.outer), np.uint32, order)
-    tile = max(1, _TILE // max(1, limbs.parts.shape[1]))
-    short = inner < _BLOCK and limbs.parts.shape[1] == limbs.outer
+    result = np.empty((rows, outer), np.uint32, order)
+    tile = max(1, _TILE // max(1, width))
+    if not isinstance(other, Limbs) and rows > tile:
+        other = split(other if order == "C" else other.T, side)
+        width = other.parts.shape[1]
+    short = inner < _BLOCK and width == outer
     for start in range(0, rows, tile):
         piece, into = whole[start : start + tile], result[start : start + tile]
-        if short:
-            _reduce_short(np.matmul(_centred(piece), limbs.parts, out=np.empty(into.shape, order=order)), into)
+        if short and isinstance(other, Limbs):
+            _reduce_short(np.matmul(_centred(piece), other.parts, out=np.empty(into.shape, order=order)), into)
         else:
-            _reduce(_block_sums(piece, limbs.parts, order), limbs.outer, into)
+            _reduce(_block_sums(piece, other, width, order), outer, into)
     return result
 
 
@@ -183,21 +214,38 @@ def _reduce_short(product: Array, result: Array) -> None:
     signed += (signed >> 31) & np.int32(P)
 
 
-def _block_sums(whole: Array, parts: Array, order: Literal["C", "F"]) -> Array:
-    """The exact int64 products of a tile with the limbs."""
-    (rows, inner), width = whole.shape, parts.shape[1]
-    product = np.empty((rows, width), np.float64, order)
-    sums, block_sum = np.zeros((rows, width), np.int64, order), np.empty((rows, width), np.int64, order)
+def _block_sums(whole: Array, other: Array | Limbs, width: int, order: Literal["C", "F"]) -> Array:
+    """The exact int64 products of a tile with the limbs, which are made block by block if they are not there."""
+    rows, inner = whole.shape
     step = max(1, ceil(inner / max(1, ceil(inner / _BLOCK))))  # blocks of equal length
+    parts_of = _parts_of(other, step, width)
+    product, centred = np.empty((rows, width), np.float64, order), np.empty((rows, step), np.float64, order)
+    sums, block_sum = np.zeros((rows, width), np.int64, order), np.empty((rows, width), np.int64, order)
     for start in range(0, inner, step):
-        block = slice(start, start + step)
-        np.matmul(_centred(whole[:, block]), parts[block], out=product)
+        block = slice(start, min(start + step, inner))
+        piece = centred[:, : block.stop - start]
+        _centre(whole[:, block], piece)
+        np.matmul(piece, parts_of(block), out=product)
         if start:
             np.copyto(block_sum, product, casting="unsafe")
             sums += block_sum
         else:
             np.copyto(sums, product, casting="unsafe")
     return sums
+
+
+def _parts_of(other: Array | Limbs, step: int, width: int) -> Callable[[slice], Array]:
+    """The limbs of a block of lines; the next call overwrites them."""
+    if isinstance(other, Limbs):
+        return other.parts.__getitem__
+    made, factor = np.empty((step, width)), other
+
+    def split_block(block: slice) -> Array:
+        parts = made[: block.stop - block.start]
+        _split(factor[block], parts)
+        return parts
+
+    return split_block
 
 
 def _reduce(sums: Array, outer: int, result: Array) -> None:

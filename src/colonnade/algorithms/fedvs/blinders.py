@@ -5,6 +5,7 @@ these, cyclically, blind block i. All of them have the same amount of work: (T+1
 """
 
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 
 import numpy as np
 
@@ -15,12 +16,18 @@ __all__ = ["rows_to_blind", "total_blinding"]
 
 
 def rows_to_blind(blinders: Sequence[int], n: int, places: int, colluders: int) -> Array:
-    """The places that party n blinds, in ascending order."""
-    count = len(blinders)
-    own = blinders.index(n)
+    """The places that party n blinds, in ascending order. The array must not be changed."""
+    return _blocks(len(blinders), blinders.index(n), places, colluders)
+
+
+@lru_cache(maxsize=1024)
+def _blocks(count: int, own: int, places: int, colluders: int) -> Array:
+    """The places of the `own`-th of `count` blinding parties."""
     ends = [places * i // count for i in range(count + 1)]
     blocks = sorted({(own - t) % count for t in range(colluders + 1)})
-    return np.concatenate([np.arange(ends[i], ends[i + 1]) for i in blocks])
+    rows = np.concatenate([np.arange(ends[i], ends[i + 1]) for i in blocks])
+    rows.setflags(write=False)
+    return rows
 
 
 def total_blinding(blindings: Mapping[int, Array], places: int, width: int, colluders: int) -> Array:

@@ -60,7 +60,7 @@ def blinding_of(places: int, width: int, code: LagrangeCode, seed: bytes) -> Arr
 
 
 def coded_terms(x: Array, w: Array, ends: Sequence[int]) -> Array:
-    """X̃_n W̃_n of parties whose columns lie side by side: (parties, places, h)."""
+    """Products of shares whose columns lie side by side: (products, places, h)."""
     starts = [0, *ends[:-1]]
     return np.stack([field.matmul(x[:, start:end], w[start:end]) for start, end in zip(starts, ends, strict=True)])
 

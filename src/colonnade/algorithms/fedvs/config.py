@@ -31,8 +31,13 @@ def most_segments(parties: int, colluders: int, spare: int = 0) -> int:
 
     `spare` answers more than that must be there, to check the others.
     """
-    answers = parties - max(1, parties // 8) - spare
+    answers = parties - may_be_late(parties) - spare
     return max(1, (answers - 1) // 2 + 1 - colluders)
+
+
+def may_be_late(parties: int) -> int:
+    """One in eight parties, at least one."""
+    return max(1, parties // 8)
 
 
 class FedvsOptions(Options, frozen=True, kw_only=True):
@@ -73,6 +78,10 @@ class FedvsOptions(Options, frozen=True, kw_only=True):
     def segments(self, parties: int) -> int:
         """K as configured, or its default."""
         return most_segments(parties, self.T, self.spare) if self.K is None else self.K
+
+    def asked(self, parties: int) -> int:
+        """How many parties are asked for an answer first: R, the spare ones, and as many as may be late."""
+        return self.code(parties).needed + self.spare + may_be_late(parties)
 
     def least(self, parties: int) -> int:
         """The fewest parties of a summing set: without its T colluders' own parts, a sum still has two others."""

@@ -43,11 +43,14 @@ class CodedData:
     filled: dict[int, int] = field(default_factory=dict)
     values: dict[int, Array] = field(default_factory=dict)
     together: tuple[list[int], Array] | None = transient(lambda: None)  # shares of S side by side, once asked for
+    columns: dict[int, slice] = transient(dict)  # where each party's share is in them
+    gathered: tuple[int, Array] | None = transient(lambda: None)  # their lines of one batch: its number, the lines
+    complete: list[int] | None = transient(lambda: None)  # what `held` returns
 
     def put(self, n: int, version: int, values: Array) -> None:
         """Store a whole share, e.g. of the party's own data."""
         self.version[n], self.filled[n], self.values[n] = version, len(values), values
-        self.together = None
+        self.together = self.gathered = self.complete = None
 
     def take(self, sender: str, n: int, message: DataShare) -> bool:
         """Take a chunk; True if it was the last one."""
@@ -67,14 +70,16 @@ class CodedData:
             raise RemoteProtocolError(sender, f"coded data from place {start}, before the preceding places arrived")
         if not goes_on:
             self.version[n], self.values[n] = message.version, np.empty((self.places, terms), np.uint32)
-            self.together = None
+            self.together = self.gathered = None
         self.values[n][start : start + len(values)] = values
-        self.filled[n] = start + len(values)
+        self.filled[n], self.complete = start + len(values), None
         return self.filled[n] == self.places
 
     def held(self) -> list[int]:
-        """The parties whose complete share is here."""
-        return sorted(n for n, filled in self.filled.items() if filled == self.places)
+        """The parties whose complete share is here, in ascending order. The list must not be changed."""
+        if self.complete is None:
+            self.complete = sorted(n for n, filled in self.filled.items() if filled == self.places)
+        return self.complete
 
     def terms(self, n: int) -> int:
         """Columns of n's share: D_n(d_n + 1)."""
@@ -88,12 +93,26 @@ class CodedData:
             return self.together[1][batch]
         return np.concatenate([self.values[n][batch] for n in parties], axis=1)
 
+    def rows_at(self, position: int, batch: Array, parties: list[int]) -> Array:
+        """The same for batch number `position`. Its lines are gathered once, for all parties."""
+        if self.together is None or not self.columns.keys() >= set(parties):
+            self._join(self.held())
+        if self.together is None or not self.columns.keys() >= set(parties):
+            return self.rows(batch, parties)
+        if self.gathered is None or self.gathered[0] != position:
+            self.gathered = position, self.together[1][batch]
+        lines = self.gathered[1]
+        if parties == self.together[0]:
+            return lines
+        return np.concatenate([lines[:, self.columns[n]] for n in parties], axis=1)
+
     def _join(self, parties: list[int]) -> None:
         """Join the shares once: they never change, and a batch is then one copy of whole lines."""
         whole = np.concatenate([self.values[n] for n in parties], axis=1)
         ends = np.cumsum([self.terms(n) for n in parties])
         self.values |= dict(zip(parties, np.split(whole, ends[:-1], axis=1), strict=True))
-        self.together = parties, whole
+        self.columns = {n: slice(end - self.terms(n), end) for n, end in zip(parties, ends.tolist(), strict=True)}
+        self.together, self.gathered = (parties, whole), None
 
 
 @dataclass(slots=True)
@@ -106,6 +125,7 @@ class Exchange:
     blinded_places: int = 0  # the same number, or 0 without blinding
     awaited: list[int] = field(default_factory=list)  # models last: the parties that blind this exchange
     position: int = -1  # of the batch that will most likely be asked for
+    evaluators: list[int] = field(default_factory=list)  # models last: parties that are asked first; none: all
     told: bool = False  # whether the server knows that all parties' shares are here
     versions: dict[int, int] = field(default_factory=dict)
     trained: dict[int, int] = field(default_factory=dict)  # number of the weights of each model
@@ -119,7 +139,7 @@ class Exchange:
         """Start a new exchange, and take the shares that came before its order."""
         self.key, self.among, self.places, self.told = (order.round, order.attempt), order.among, order.places, False
         self.blinded_places = order.places if blinded else 0
-        self.awaited, self.position = order.awaited, order.position
+        self.awaited, self.position, self.evaluators = order.awaited, order.position, order.evaluators
         self.blindings, self.named = {}, {}
         if not self.awaited:
             self.versions, self.trained, self.models = {}, {}, {}

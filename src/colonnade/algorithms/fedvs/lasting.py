@@ -4,7 +4,8 @@ A party shares its model after each of its steps, at its own pace, and that shar
 brings three jobs. The party puts them on its lane when it has neither to step nor to share:
 
     blind       a fresh polynomial for the places of an exchange, if the exchange waits for this party
-    multiply    X̃_n W̃_n, the terms of Eq. (5), one by one, since some models are newer than others
+    multiply    X̃_n W̃_n, the terms of Eq. (5): one by one if a party may share a newer model before the sum is
+                ordered, otherwise several in one product
     ahead       both for a sum or an exchange that the server has not ordered yet
 
 Weights are numbered: one more than the round whose gradient led to them, 0 for the first.
@@ -75,6 +76,7 @@ class Lasting(Component):
     sent: Key = NEVER  # the exchange that this party has blinded, or the newest in which it has shared its model
     blinding: Blinded | None = None  # for this exchange or the next
     terms: dict[int, tuple[int, int, Array]] = field(default_factory=dict)  # X̃_n W̃_n: position, version, values
+    together: list[list[int]] = field(default_factory=list)  # parties with one product; it is at the first of them
     multiplying: int = -1  # the position of the terms that are on the lane, or were last
 
     # Stepping.
@@ -167,7 +169,7 @@ class Lasting(Component):
 
     def multiply(self, order: Sum) -> Task | None:
         """The job for the terms of an ordered sum that are still missing; None if all are here."""
-        return self._multiply(order.position, self.side.agreed(order))
+        return self._multiply(order.position, self.side.agreed(order), ordered=True)
 
     def can_answer(self, order: Sum) -> bool:
         """Whether all shares of an ordered sum, or their terms, are still here. A party may have shared again since."""
@@ -177,23 +179,42 @@ class Lasting(Component):
         return all(self.side.exchange.find(n, version) is not None for n, version in lacking.items())
 
     def _lacking(self, position: int, wanted: dict[int, int]) -> dict[int, int]:
+        """The models without a term for this batch. A product of several parties counts if all of them are wanted."""
         known = self.terms
-        return {n: version for n, version in wanted.items() if known.get(n, NONE)[:2] != (position, version)}
+        lacking = {n for n, version in wanted.items() if known.get(n, NONE)[:2] != (position, version)}
+        for group in self.together:
+            if any(n in lacking or n not in wanted for n in group):
+                lacking.update(group)
+        return {n: version for n, version in wanted.items() if n in lacking}
 
-    def _multiply(self, position: int, wanted: dict[int, int]) -> Task | None:
+    def _multiply(self, position: int, wanted: dict[int, int], *, ordered: bool = False) -> Task | None:
+        """The job for terms that are missing. Parties whose model cannot change until the sum get one product."""
         lacking = self._lacking(position, wanted)
         if not lacking:
             return None
-        job = self.side.terms_job(position, self.walk.batch(position), lacking)
+        exchange = self.side.exchange
+        named = exchange.named if position == exchange.position else {}
+        fixed = [n for n in lacking if ordered or n in named]
+        groups = [*([fixed] if fixed else []), *([n] for n in lacking if n not in fixed)]
+        job = self.side.terms_job(position, self.walk.batch(position), lacking, groups)
         data = self.side.data
         of_all = sum(data.terms(n) for n in data.held())
         self.multiplying = position
         return Task(MULTIPLYING, "sum", self.costs.coded_terms(len(job.x), len(job.w), of_all), job)
 
     def multiplied(self, result: CodedTermsMade) -> None:
-        """Keep the terms until the sum is ordered."""
-        for n, version, values in zip(result.numbers, result.versions, result.values, strict=True):
-            self.terms[n] = result.position, version, values
+        """Keep the terms until the sum is ordered. A product that has one of these parties is of no use any more."""
+        new = set(result.numbers)
+        for n in [n for group in self.together if new.intersection(group) for n in group]:
+            self.terms.pop(n, None)
+        self.together = [group for group in self.together if not new.intersection(group)]
+        models, end = list(zip(result.numbers, result.versions, strict=True)), 0
+        for values, size in zip(result.values, result.sizes or [1] * len(models), strict=True):
+            product, end = models[end : end + size], end + size
+            for i, (n, version) in enumerate(product):
+                self.terms[n] = result.position, version, NONE[2] if i else values
+            if size > 1:
+                self.together.append([n for n, _ in product])
 
     def made(self, position: int) -> dict[int, int]:
         """The models whose terms for this batch are ready: party → version."""
@@ -201,7 +222,8 @@ class Lasting(Component):
 
     def answer(self, order: Sum) -> Answer:
         """Eq. (5): the sum of all terms, which must be here, and the blinding."""
-        values = total([self.terms[n][2] for n in order.summed])
+        products = [self.terms[n][2] for n in order.summed]
+        values = total([product for product in products if product.size])
         blinding = self.side.blinding(len(values), self.width)
         answer = add(values, blinding) if len(blinding) else values
         return Answer(order.round, order.attempt, order.summed, answer)
@@ -210,15 +232,18 @@ class Lasting(Component):
         """A job for the terms of the sum that comes next, most likely; then for what the next exchange needs.
 
         `answered` is the newest batch that this party has answered for. A slow party does nothing ahead. Neither does
-        any party if the simulator charges delays alone.
+        any party if the simulator charges delays alone. A party that is not asked first does not multiply ahead.
         """
         exchange = self.side.exchange
         if self.options.work != "arithmetic" or self.index not in exchange.awaited:
             return None
-        if answered < exchange.position:
+        asked = not exchange.evaluators or self.index in exchange.evaluators
+        if answered < exchange.position and asked:
             return self._multiply(exchange.position, self.side.expected(self.made(exchange.position)))
         following = exchange.key[0] + 1, 1
         if not self._is_blinded(following):
             return self._blind(following)
+        if exchange.evaluators:
+            return None  # others may be asked for the next sum
         last = {n: version for n, version in self.side.expected().items() if n not in exchange.awaited}
         return self._multiply(exchange.position + 1, last)

@@ -75,6 +75,7 @@ class ShareModels(OfRows, frozen=True):
         default_factory=list
     )  # the exchange waits for these parties, and they blind; the others' last shares are used
     position: int = -1  # of the batch that will most likely be summed
+    evaluators: list[int] = field(default_factory=list)  # the parties that will be asked first; none: all
 
 
 class ModelShare(OfRows, frozen=True):
@@ -253,7 +254,8 @@ class CodedTerms(Payload, frozen=True):
     versions: list[int]  # of their models
     x: Array  # (places, Σ terms)
     w: Array  # (Σ terms, h)
-    ends: list[int]  # the end of each party's columns
+    ends: list[int]  # the end of each product's columns
+    sizes: list[int] = field(default_factory=list)  # parties of each product; none: one each
 
 
 class CodedTermsMade(Payload, frozen=True):
@@ -262,7 +264,8 @@ class CodedTermsMade(Payload, frozen=True):
     position: int
     numbers: list[int]
     versions: list[int]
-    values: Array  # (numbers, places, h)
+    values: Array  # (products, places, h)
+    sizes: list[int] = field(default_factory=list)
 
 
 class CodedSum(Payload, frozen=True):

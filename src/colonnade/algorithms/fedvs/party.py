@@ -289,7 +289,10 @@ class Party(Chassis[State]):
         awaited = message.awaited
         blinders = sorted(set(awaited)) == awaited and set(awaited) <= set(among)
         enough = len(awaited) > self.options.T if side.lasting else not awaited
-        if not (numbers and times and places and position and blinders and enough and len(among) >= self.least):
+        first = message.evaluators
+        evaluators = sorted(set(first)) == first and set(first) <= set(awaited)
+        known = numbers and times and places and position and blinders and evaluators
+        if not (known and enough and len(among) >= self.least):
             raise RemoteProtocolError(SERVER, f"starts an impossible exchange: {message!r:.120}")
 
     def _share_job(self, side: Side) -> ShareModel:
@@ -597,7 +600,8 @@ class Party(Chassis[State]):
     @job(CodedTerms)
     def coded_terms(self, job: CodedTerms) -> CodedTermsMade:
         """Terms of Eq. (5)."""
-        return CodedTermsMade(job.position, job.numbers, job.versions, coded_terms(job.x, job.w, job.ends))
+        values = coded_terms(job.x, job.w, job.ends)
+        return CodedTermsMade(job.position, job.numbers, job.versions, values, job.sizes)
 
     @done(CodedTermsMade)
     def multiplied(self, token: int, result: CodedTermsMade) -> None:

@@ -63,7 +63,7 @@ __all__ = ["Server", "State", "averaging_network"]
 
 PREPARING, SHARING, AGREED, ANSWERING, DECODING = "preparing", "sharing", "agreed", "answering", "decoding"
 WAITING = "waiting"
-DEADLINE = "deadline"  # the timer of the phase
+DEADLINE, REST = "deadline", "ask the rest"  # timers: of the phase, and of the parties that are asked first
 AHEAD = 64  # attempts
 LONGEST = 1024  # times deadline_s: a member that spoils every attempt does not stop the others for years
 
@@ -212,12 +212,17 @@ class Server(Counting[State]):
             self.do(self.agreement.begin((s.round, s.attempt), among, self.walk.places, *self._lasting_order(among)))
         self._set_deadline()
 
-    def _lasting_order(self, among: list[int]) -> tuple[list[int], int]:
-        """The parties that the exchange waits for, and the position of its batch; none and -1 unless models last."""
+    def _lasting_order(self, among: list[int]) -> tuple[list[int], int, list[int]]:
+        """If models last: the parties that the exchange waits for, its batch, and the parties to ask first."""
         if not self.lasting:
-            return [], -1
-        self.pace.begin(among, self.state.round, self.now)
-        return self.pace.prompt(among), self.state.position
+            return [], -1, []
+        s = self.state
+        self.pace.begin(among, s.round, self.now)
+        prompt = self.pace.prompt(among)
+        if self.options.work != "arithmetic":  # in the paper's accounting an answer is a delay and no work
+            return prompt, s.position, []
+        trusted = [n for n in prompt if n not in self.suspicion.ignored]
+        return prompt, s.position, self.pace.evaluators(trusted, self.options.asked(len(self.names)), s.round)
 
     def _set_deadline(self) -> None:
         if self.state.deadline is not None:
@@ -239,6 +244,9 @@ class Server(Counting[State]):
         elif s.doing == WAITING:
             self.pace.overdue += self.pace.too_old(self._among(), s.round)
             self._share()
+        elif s.doing == ANSWERING and self.agreement.unasked():
+            self.first_are_late(due)
+            self._set_deadline()
         elif s.doing == ANSWERING and self.agreement.doubted:
             self._give_more_time()
             self._dispute()
@@ -331,6 +339,22 @@ class Server(Counting[State]):
         s.doing = ANSWERING
         self.do(self.agreement.announce(s.position, len(self.walk.batch(s.position))))
         self._set_deadline()
+        few = bool(self.agreement.unasked())
+        if self.lasting:
+            self.pace.ask(self.agreement.key, self.agreement.chosen, few, self.now)
+        if few:
+            self.wake(REST, self.now + self.pace.longest)
+
+    @timer(REST)
+    def first_are_late(self, due: int) -> None:
+        """The parties that were asked first take too long: ask the others, and all parties in the next rounds."""
+        if self.state.doing == ANSWERING:
+            self.pace.even = {}
+            self._ask_the_rest()
+
+    def _ask_the_rest(self) -> None:
+        """Ask the evaluators that were not asked first, if there are any."""
+        self.do(self.agreement.ask_the_rest(self.state.position))
 
     def _weights(self) -> dict[int, int]:
         """The parties of S, and the number of each one's weights: that of the round for all, unless models last."""
@@ -343,7 +367,7 @@ class Server(Counting[State]):
         s, n, agreement = self.state, self.index[sender], self.tested if message.testing else self.agreement
         if (message.round, message.attempt) != agreement.key:
             return
-        if n not in agreement.evaluators or n in agreement.answers:
+        if n not in agreement.asked_for_answers or n in agreement.answers:
             raise RemoteProtocolError(sender, f"declines a sum of round {message.round} that it does not owe")
         if message.testing:
             self._distrust(self.suspicion.declined(n, True))
@@ -375,7 +399,9 @@ class Server(Counting[State]):
         if message.testing:
             return self._tests(self.evaluation.answer(sender, message, s.present))
         over = s.doing not in (ANSWERING, DECODING) and (message.round, message.attempt) == self.agreement.key
-        if over or not self.agreement.answer(sender, message, self.width) or s.doing == DECODING:
+        late = over or not self.agreement.answer(sender, message, self.width) or s.doing == DECODING
+        self.pace.answered((message.round, message.attempt), self.index[sender], self.now)
+        if late:
             s.late[sender] = s.late.get(sender, 0) + 1
         elif self.agreement.decodable(s.present):
             self._decode()
@@ -389,6 +415,8 @@ class Server(Counting[State]):
         job = Decode(answers, who, len(self.agreement.summed), batch, self.targets[rows], seed, s.jobs + 1)
         costs = self.costs.decode(len(batch), self.network.theta.numel(), len(who))
         self.forget_timer(DEADLINE)
+        if self.agreement.first:
+            self.forget_timer(REST)
         self.work("decode", len(rows) / self.training.batch_size + costs, job)
 
     @job(Decode)
@@ -464,6 +492,8 @@ class Server(Counting[State]):
     def _continue_answering(self) -> None:
         """Decode if enough answers are here. Try again if no more can come and they do not fit together."""
         present = self.state.present
+        if self.agreement.needs_others(present):
+            self._ask_the_rest()
         if self.agreement.decodable(present):
             self._decode()
         elif self.agreement.is_disputed(present):

@@ -1,6 +1,6 @@
 """Training rows or test rows, as a party sees them: all parties' coded data, and the newest exchange over them."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
@@ -73,8 +73,10 @@ class Side(Component):
 
     def is_complete(self) -> bool:
         """Whether an exchange has begun, and the shares of all its parties are here."""
-        among = self.exchange.among
-        return bool(among) and not set(self.held()) < set(among)
+        exchange = self.exchange
+        if len(exchange.named) < len(exchange.awaited) or len(exchange.models) < len(exchange.among):
+            return False  # known without a closer look, after most messages
+        return bool(exchange.among) and not set(self.held()) < set(exchange.among)
 
     def holding(self, clipped: int, made: Mapping[int, int]) -> Holding:
         """The report on shares that are here; `made` are models whose terms for the coming sum are ready."""
@@ -128,14 +130,16 @@ class Side(Component):
         marks = {n: mark for n, (_, mark) in exchange.named.items()}
         return {n: self._versions(n, made)[-1][0] ^ data[n] ^ marks.get(n, 0) for n in self.held()}
 
-    def terms_job(self, position: int, batch: Array, wanted: dict[int, int]) -> CodedTerms:
-        """The job for the terms of Eq. (5) of these parties and versions, which must be here."""
-        numbers, exchange = list(wanted), self.exchange
-        found = [exchange.find(n, version) for n, version in wanted.items()]
+    def terms_job(
+        self, position: int, batch: Array, wanted: Mapping[int, int], groups: Sequence[list[int]]
+    ) -> CodedTerms:
+        """The job for the terms of Eq. (5) of these parties and versions, which must be here; a product per group."""
+        numbers, exchange = [n for group in groups for n in group], self.exchange
+        found = [exchange.find(n, wanted[n]) for n in numbers]
         models = [one[1] for one in found if one is not None]
-        ends = np.cumsum([len(model) for model in models]).tolist()
-        x = self.data.rows(batch, numbers)
-        return CodedTerms(position, numbers, list(wanted.values()), x, np.concatenate(models), ends)
+        ends = np.cumsum([sum(self.data.terms(n) for n in group) for group in groups]).tolist()
+        x, sizes = self.data.rows_at(position, batch, numbers), [len(group) for group in groups]
+        return CodedTerms(position, numbers, [wanted[n] for n in numbers], x, np.concatenate(models), ends, sizes)
 
     def blinding(self, places: int, width: int) -> Array:
         """The sum of all blinding of the exchange, for its first `places` places."""

@@ -78,6 +78,8 @@ class SumAgreement(Component):
     summed: list[int] = field(default_factory=list)
     versions: list[int] = field(default_factory=list)
     evaluators: list[int] = field(default_factory=list)
+    first: list[int] = field(default_factory=list)  # models last: evaluators to ask first; none: all
+    chosen: list[int] = field(default_factory=list)  # evaluators that were asked
     places: int = 0  # places of an answer, once it is asked for
     answers: dict[int, Array] = field(default_factory=dict)
     spare: int = field(default=0, metadata=UNSAVED)  # answers beyond R to wait for
@@ -86,15 +88,22 @@ class SumAgreement(Component):
     tardy: dict[int, int] = field(default_factory=dict)  # party → the round in which a spare answer is waited for again
 
     def begin(
-        self, key: Key, among: list[int], places: int, awaited: list[int] | None = None, position: int = -1
+        self,
+        key: Key,
+        among: list[int],
+        places: int,
+        awaited: list[int] | None = None,
+        position: int = -1,
+        first: list[int] | None = None,
     ) -> list[Effect]:
         """Alg. 1 l. 13: all parties share; if models last, only those that the exchange waits for."""
+        self.first, self.chosen = first or [], []
         self.key, self.among, self.asked, self.places = key, among, False, 0
         self.awaited, self.trained = awaited or [], {}
         self.newest = max(key, self.newest)
         self.reports, self.answers, self.doubted = {}, {}, 0
         self.summed, self.versions, self.evaluators = [], [], []
-        order = ShareModels(*key, among, places, self.awaited, position, testing=self.testing)
+        order = ShareModels(*key, among, places, self.awaited, position, self.first, testing=self.testing)
         return [self._send(n, order) for n in among]
 
     def ask(self) -> list[Effect]:
@@ -164,14 +173,39 @@ class SumAgreement(Component):
             lacking = [n for n in self.among if n not in dict(held)]
             for n in [*lacking, *outdated.get(reporter, [])]:
                 found.update({reporter, n})
-        found.update(n for n in self.evaluators if n not in self.answers)
+        found.update(n for n in self.asked_for_answers if n not in self.answers)
         return found
 
     def announce(self, position: int, places: int) -> list[Effect]:
-        """Send S and the batch to the evaluators."""
+        """Send S and the batch to the evaluators that are asked first; to all if too few of them hold all shares."""
         self.places = places
+        first = [n for n in self.evaluators if n in self.first]
+        self.chosen = first if len(first) >= self.needed + self.spare else list(self.evaluators)
+        return self._order(position, self.chosen)
+
+    def _order(self, position: int, evaluators: list[int]) -> list[Effect]:
         message = Sum(*self.key, position, self.summed, self.versions, testing=self.testing)
-        return [self._send(n, message) for n in self.evaluators]
+        return [self._send(n, message) for n in evaluators]
+
+    @property
+    def asked_for_answers(self) -> list[int]:
+        """The evaluators that were asked; all, in the state of a release that always asked all."""
+        return self.chosen or self.evaluators
+
+    def unasked(self) -> list[int]:
+        """Evaluators that have not been asked yet."""
+        return [n for n in self.evaluators if n not in self.asked_for_answers]
+
+    def ask_the_rest(self, position: int) -> list[Effect]:
+        """Send S and the batch to all other evaluators."""
+        rest = self.unasked()
+        self.chosen = list(self.evaluators)
+        return self._order(position, rest)
+
+    def needs_others(self, present: Collection[str]) -> bool:
+        """Whether the evaluators that were asked cannot give enough answers, or gave some that are wrong."""
+        hopeful = [n for n in self._hopeful(present) if n in self.asked_for_answers]
+        return self.doubted > 0 or len(hopeful) < self.needed + self.spare
 
     def answer(self, sender: str, message: Answer, width: int) -> bool:
         """Take an answer; True if it is useful. An answer for another S raises, so it is never decoded with these."""
@@ -179,7 +213,7 @@ class SumAgreement(Component):
         if (message.round, message.attempt) != self.key:
             self._refuse_future(sender, message.round, message.attempt)
             return False
-        if n not in self.evaluators or not self.places or message.summed != self.summed or n in self.answers:
+        if n not in self.asked_for_answers or not self.places or message.summed != self.summed or n in self.answers:
             cause = f"sends an answer over {message.summed}, but the set of round {self.key[0]} is {self.summed}"
             raise RemoteProtocolError(sender, cause)
         check_elements(sender, "a coded embedding", message.values, (self.places, width))
@@ -205,7 +239,7 @@ class SumAgreement(Component):
         """
         enough = len(self.answers) >= self.needed and not self.doubted
         if enough:
-            self.tardy |= {n: self.key[0] + TARDY for n in self.evaluators if n not in self.answers}
+            self.tardy |= {n: self.key[0] + TARDY for n in self.asked_for_answers if n not in self.answers}
         return enough
 
     def taken(self) -> tuple[Array, list[int]]:
@@ -214,8 +248,8 @@ class SumAgreement(Component):
         return np.stack([self.answers[n] for n in who]), who
 
     def outstanding(self) -> list[str]:
-        """Evaluators without an answer."""
-        return [self.names[n] for n in self.evaluators if n not in self.answers]
+        """Evaluators that were asked and have not answered."""
+        return [self.names[n] for n in self.asked_for_answers if n not in self.answers]
 
     def hopeless(self, present: Collection[str]) -> bool:
         """Whether R answers can no longer come."""
