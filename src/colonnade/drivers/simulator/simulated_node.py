@@ -4,19 +4,20 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+import msgspec
+
 from colonnade.drivers.row_file import FileStorage
 from colonnade.drivers.simulator.clock import Pace
 from colonnade.drivers.simulator.lanes import Promise
 from colonnade.protocol.events import Work
-from colonnade.protocol.messages import Payload
+from colonnade.protocol.messages import Message, Payload
 from colonnade.protocol.ports import Releases
-from colonnade.protocol.role import Releasing, Role, Storing
+from colonnade.protocol.role import SERVER, Releasing, Role, Storing
 
 __all__ = ["Job", "SimulatedNode"]
 
 
-@dataclass(slots=True)
-class Job:
+class Job(msgspec.Struct, frozen=True, gc=False):
     """A running job: the request, when it started and ends (ns), and the number of its WorkDone."""
 
     work: Work
@@ -42,11 +43,15 @@ class SimulatedNode:
     aside_ns: int = 0
     wait_jobs: list[Work] = field(default_factory=list)  # interrupted by a crash, to be run again
     running: Promise | None = None  # the last job that the workers compute for this role
+    sent: dict[type[Message], list[int]] = field(default_factory=dict)  # messages and bytes that are not in `traffic` yet
+    name: str = field(init=False)
+    is_server: bool = field(init=False)
     storing: Storing | None = field(init=False)  # the role, if it has tables of its own
     guard: Releases | None = field(init=False)  # for a party that may perturb its uploads
 
     def __post_init__(self) -> None:
         role = self.role
+        self.name, self.is_server = role.name, role.name == SERVER
         self.storing = role if isinstance(role, Storing) else None
         self.guard = role.guard if isinstance(role, Releasing) else None
         if self.storing is not None:
