@@ -61,6 +61,13 @@ Entry = tuple[int, int, int, int, Any, Any]
 class Simulator:
     """Runs the roles until the principal role finishes."""
 
+    __slots__ = (
+        "_check", "_down", "_duplicating", "_index", "_instant", "_lost_after", "_note", "_on_emit", "_on_event",
+        "_peers", "_record", "_seed", "_server", "_stack", "_timers", "_traffic", "codec", "heap", "idle_since",
+        "idle_timers", "links", "nodes", "now", "number", "on_refusal", "on_send", "principal", "speeds", "status",
+        "stopping", "timeline", "trace", "workers",
+    )  # fmt: skip
+
     def __init__(
         self,
         roles: Iterable[Role],
