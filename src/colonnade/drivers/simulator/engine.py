@@ -19,8 +19,8 @@ from typing import Any
 from colonnade.drivers.simulator.clock import ClockConfig, Pace
 from colonnade.drivers.simulator.lanes import Lanes, Promise
 from colonnade.drivers.simulator.links import NEVER, Links, Outages
-from colonnade.drivers.simulator.simulated_node import Job, SimulatedNode
-from colonnade.drivers.simulator.speeds import Speeds
+from colonnade.drivers.simulator.simulated_node import Job, Route, SimulatedNode
+from colonnade.drivers.simulator.speeds import MICRO, Speeds
 from colonnade.drivers.simulator.timeline import JOB_ENDED, JOB_STARTED, MESSAGE_ARRIVED, MESSAGE_LEFT, Timeline
 from colonnade.drivers.traffic import Traffic
 from colonnade.protocol.codec import Codec
@@ -62,8 +62,8 @@ class Simulator:
     """Runs the roles until the principal role finishes."""
 
     __slots__ = (
-        "_check", "_down", "_duplicating", "_index", "_instant", "_lost_after", "_note", "_on_emit", "_on_event",
-        "_peers", "_record", "_seed", "_server", "_stack", "_timers", "_traffic", "codec", "heap", "idle_since",
+        "_attended", "_check", "_down", "_duplicating", "_index", "_instant", "_lost_after", "_note", "_note_speed", "_on_emit", "_on_event",
+        "_peers", "_record", "_seed", "_server", "_short_way", "_stack", "_timers", "_traffic", "codec", "heap", "idle_since",
         "idle_timers", "links", "nodes", "now", "number", "on_refusal", "on_send", "principal", "speeds", "status",
         "stopping", "timeline", "trace", "workers",
     )  # fmt: skip
@@ -86,6 +86,7 @@ class Simulator:
         self.on_send: Callable[[str, Send, int], None] | None = None  # gets sender, effect and bytes; evaluation, too
         # Gets the node and the error when a role refuses a message; None: the run fails.
         self.on_refusal: Callable[[SimulatedNode, RemoteProtocolError], None] | None = None
+        self._attended, self._short_way = True, False  # set again by `advance`
         self.workers: Lanes | None = None  # computes the jobs; None: this thread does
         self.stopping = False  # `advance` returns after the current event; a signal handler may set it
         roles = list(roles)
@@ -106,8 +107,8 @@ class Simulator:
         self._record = self.trace.append
         self._traffic = Traffic()
         self.timeline = Timeline([role.name for role in roles], [port.outages.spans for port in self.links.ports])
-        self._note = self.timeline.note
         self.speeds = Speeds([role.name for role in roles])
+        self._note, self._note_speed = self.timeline.note, self.speeds.note
         self.heap: list[Entry] = []
         self._instant: list[tuple[SimulatedNode, Event]] = []  # evaluation events to deliver now
         self._stack: list[tuple[SimulatedNode, Event]] = []  # those whose turn comes after the event being delivered
@@ -188,7 +189,10 @@ class Simulator:
         It returns earlier if `stopping` is set, and after `within_s` seconds of real time.
         """
         limited, until = within_s < inf, perf_counter() + within_s
-        heap, nodes, principal = self.heap, self.nodes, self.principal
+        heap, nodes, principal, note, simple = self.heap, self.nodes, self.principal, self._note, self.links.calm
+        watched = self._check or self._on_event is not None
+        self._attended = watched or self.workers is not None or any(node.running is not None for node in nodes)
+        self._short_way = simple and self.on_send is None and not self.trace.full
         self.timeline.fold_if_long()
         self.speeds.fold_if_long()
         self.trace.hash_if_many()
@@ -203,19 +207,25 @@ class Simulator:
                 return False
             time, rank, number, index, event, extra = heappop(heap)
             node = nodes[index]
-            if rank == TIMER:
+            if rank == MESSAGE:
+                sender, header, size, message_number = extra
+                if simple and message_number > 0:
+                    note((4 * sender + MESSAGE_ARRIVED, time))
+                    if not node.finished:
+                        self._deliver(node, time, MESSAGE, number, event, sender, size, header)
+                else:
+                    self._message(node, time, number, event, extra)
+            elif rank == WORK:
+                self._work_done(node, time, number, event)
+            elif rank == TIMER:
                 self._timers -= 1
                 if self._is_stalled():
                     return False
                 self._timer(node, time, number, event)
                 continue
-            self.idle_timers = 0
-            if rank == MESSAGE:
-                self._message(node, time, number, event, extra)
-            elif rank == WORK:
-                self._work_done(node, time, number, event)
             else:
                 self._first(node, time, number, event)
+            self.idle_timers = 0
         return True
 
     def run(self) -> str:
@@ -250,10 +260,8 @@ class Simulator:
     ) -> None:
         self.now = time
         self._record(fixed_part(time, rank, number, sender, node.index, size) + header)
-        if self._on_event is not None:
-            self._on_event(time, node.role.name, event)
-        if node.running is not None and not self._promised(node, event):
-            node.settle()
+        if self._attended:
+            self._attend(node, time, event)
         try:
             effects = node.role.handle(event, time)
         except RemoteProtocolError as error:
@@ -267,15 +275,17 @@ class Simulator:
                     self._work(node, effect)  # type: ignore[arg-type]
                 else:
                     self._perform_rest(node, effect)
-        if self._check:
+        if self._attended and self._check:
             node.role.validate()
         if self._instant:
             self._deliver_instants(time)
 
-    @staticmethod
-    def _promised(node: SimulatedNode, event: Event) -> bool:
-        """Whether the event ends a blind job: the role may handle it while the job still runs."""
-        return type(event) is WorkDone and event.result is node.running
+    def _attend(self, node: SimulatedNode, time: int, event: Event) -> None:
+        """Show the event to the watcher, and let the role's last job end, unless the event ends a blind job."""
+        if self._on_event is not None:
+            self._on_event(time, node.name, event)
+        if node.running is not None and not (type(event) is WorkDone and event.result is node.running):
+            node.settle()
 
     def _message(self, node: SimulatedNode, time: int, number: int, event: Any, extra: Any) -> None:
         sender, header, size, message_number = extra
@@ -446,6 +456,21 @@ class Simulator:
                 self._note((4 * node.index + JOB_ENDED, self.now))
 
     def _send(self, node: SimulatedNode, effect: Send) -> None:
+        """Send a message: on a route that it has gone before, if links have no faults, with the fewest steps."""
+        message, now = effect.message, self.now
+        route = node.routes.get((type(message), effect.to))
+        if route is None or effect.evaluation or not self._short_way:
+            return self._send_first(node, effect)
+        header, size = self.codec.measure(message)
+        route.messages += 1
+        route.bytes += size
+        arrival = now + route.latency if route.unlimited else self.links.send(node.index, route.receiver, size, now)[0]
+        self._note((route.left, now))
+        self.number = number = self.number + 1
+        extra = (node.index, header, size, number if route.read_at_once else -number)
+        heappush(self.heap, (arrival, MESSAGE, number, route.receiver, Received(node.name, message), extra))
+
+    def _send_first(self, node: SimulatedNode, effect: Send) -> None:
         message, sender, now = effect.message, node.index, self.now
         receiver = self._index.get(effect.to)
         if receiver is None:
@@ -459,12 +484,7 @@ class Simulator:
             self._send_evaluation(sender, receiver, event)
             return
         arrival, transmissions = self.links.send(sender, receiver, size, now)
-        tally = node.sent.get(type(message))
-        if tally is None or transmissions != 1 or not (node.is_server or receiver == self._server):
-            self._count(node, effect, size, transmissions)
-        else:
-            tally[0] += 1
-            tally[1] += size
+        self._count(node, effect, size, transmissions)
         if arrival >= NEVER:
             self._traffic.undeliverable += 1
             return
@@ -480,11 +500,11 @@ class Simulator:
             self._push(arrival, MESSAGE, receiver, event, extra)
 
     def _count(self, node: SimulatedNode, effect: Send, size: int, transmissions: int) -> None:
-        """Count a message at once. `_send` adds up the common case in `node.sent`, for `traffic`."""
-        kind, up = type(effect.message), self._index[effect.to] == self._server
-        if up or node.is_server:
-            self._traffic.count(kind.__name__, up, size, transmissions)
-            node.sent.setdefault(kind, [0, 0])
+        kind, to = type(effect.message), self._index[effect.to]
+        if to == self._server or node.is_server:
+            self._traffic.count(kind.__name__, to == self._server, size, transmissions)
+            if (kind, effect.to) not in node.routes:
+                node.routes[kind, effect.to] = Route(node.index, to, self.links)
         else:
             self._traffic.count_between(kind.__name__, size, transmissions)
 
@@ -492,9 +512,9 @@ class Simulator:
     def traffic(self) -> Traffic:
         """What crossed the links so far."""
         for node in self.nodes:
-            for kind, tally in node.sent.items():
-                self._traffic.count_many(kind.__name__, not node.is_server, *tally)
-                tally[:] = 0, 0
+            for (kind, _), route in node.routes.items():
+                self._traffic.count_many(kind.__name__, not node.is_server, route.messages, route.bytes)
+                route.messages = route.bytes = 0
         return self._traffic
 
     def _send_evaluation(self, sender: int, receiver: int, event: Received) -> None:
@@ -505,12 +525,11 @@ class Simulator:
         elif reached < NEVER:
             self._push(reached, MESSAGE, receiver, event, (sender, b"", 0, 0))
 
-    def _compute(self, node: SimulatedNode, work: Work, end: int) -> Any:
-        """The result, or a promise of it. A role computes one job at a time."""
+    def _start(self, node: SimulatedNode, work: Work, end: int) -> Any:
+        """A promise of the result. A role computes one job at a time."""
         if node.start is not None:
             return node.start(work.job)
-        if self.workers is None:
-            return node.role.compute(work.job)
+        assert self.workers is not None
         due = None if work.blind else end
         node.running = self.workers.submit(node.index, due, node.role.compute, work.job)
         return node.running
@@ -537,8 +556,9 @@ class Simulator:
             node.busy_ns += duration
             self._note((4 * node.index + JOB_STARTED, now))
             if duration:
-                self.speeds.note(node.index, now, amount, duration)
-        result = self._compute(node, work, end)
+                self._note_speed((node.index, now, MICRO if amount == 1.0 else round(amount * MICRO), duration))
+        here = self.workers is None and node.start is None
+        result = node.role.compute(work.job) if here else self._start(node, work, end)
         self.number = number = self.number + 1
         heappush(self.heap, (end, WORK, number, node.index, WorkDone(token, result), None))
         node.jobs[token] = Job(work, now, end, number)

@@ -89,7 +89,7 @@ class Links:
             for link, own in zip(links, faults, strict=True)
         ]
         self.generator = generator
-        self._calm = all(port.calm for port in self.ports)
+        self.calm = all(port.calm for port in self.ports)
 
     def send(self, sender: int, receiver: int, size: int, now: int) -> tuple[int, int]:
         """(arrival at the receiver's port, transmissions); NEVER if the receiver is gone for good."""
@@ -97,7 +97,7 @@ class Links:
         start = now if now > source.busy_until else source.busy_until
         source.busy_until = end = start + round(size * source.ns_per_byte) if source.ns_per_byte else start
         arrival = end + source.latency + target.latency
-        if self._calm:
+        if self.calm:
             return arrival, 1  # in order, because the latency is always the same
         arrival, transmissions = self._through_faults(source, target, start, arrival)
         arrival = max(arrival, target.last_arrival.get(sender, 0))

@@ -9,12 +9,14 @@ import msgspec
 from colonnade.drivers.row_file import FileStorage
 from colonnade.drivers.simulator.clock import Pace
 from colonnade.drivers.simulator.lanes import Promise
+from colonnade.drivers.simulator.links import Links
+from colonnade.drivers.simulator.timeline import MESSAGE_LEFT
 from colonnade.protocol.events import Work
 from colonnade.protocol.messages import Message, Payload
 from colonnade.protocol.ports import Releases
 from colonnade.protocol.role import SERVER, Releasing, Role, Storing
 
-__all__ = ["Job", "SimulatedNode"]
+__all__ = ["Job", "Route", "SimulatedNode"]
 
 
 class Job(msgspec.Struct, frozen=True, gc=False):
@@ -24,6 +26,19 @@ class Job(msgspec.Struct, frozen=True, gc=False):
     start: int
     end: int
     order: int
+
+
+class Route:
+    """What stays the same for all messages of one kind from one role to another, and counts of them."""
+
+    __slots__ = ("bytes", "latency", "left", "messages", "read_at_once", "receiver", "unlimited")
+
+    def __init__(self, sender: int, receiver: int, links: Links) -> None:
+        source, target = links.ports[sender], links.ports[receiver]
+        self.receiver, self.latency = receiver, source.latency + target.latency
+        self.unlimited, self.read_at_once = not source.ns_per_byte, not target.ns_per_byte  # no bandwidth to wait for
+        self.left = 4 * sender + MESSAGE_LEFT  # for the timeline
+        self.messages = self.bytes = 0  # that `Simulator.traffic` has not counted yet
 
 
 @dataclass(slots=True)
@@ -43,7 +58,7 @@ class SimulatedNode:
     aside_ns: int = 0
     wait_jobs: list[Work] = field(default_factory=list)  # interrupted by a crash, to be run again
     running: Promise | None = None  # the last job that the workers compute for this role
-    sent: dict[type[Message], list[int]] = field(default_factory=dict)  # messages and bytes that are not in `traffic` yet
+    routes: dict[tuple[type[Message], str], Route] = field(default_factory=dict)  # by message and receiver
     name: str = field(init=False)
     is_server: bool = field(init=False)
     storing: Storing | None = field(init=False)  # the role, if it has tables of its own
