@@ -119,7 +119,7 @@ class ChainedFile:
 
     def _is_current(self, found: os.stat_result) -> bool:
         try:
-            return os.path.samestat(found, os.stat(self.path))
+            return os.path.samestat(found, self.path.stat())
         except FileNotFoundError:
             return False
 

@@ -97,12 +97,13 @@ class Codec:
 
     def encode(self, payload: Payload) -> Frame:
         """The frame of one payload, without a copy of its arrays; LocalProtocolError if it is too large."""
-        header, size = self.measure(payload)
-        return Frame(header, self._buffers, size)
+        header, size, buffers = self.measure(payload)
+        return Frame(header, buffers, size)
 
-    def measure(self, payload: Payload) -> tuple[bytes, int]:
-        """Header and size of the frame that `encode` would return."""
-        self._buffers = buffers = []
+    def measure(self, payload: Payload) -> tuple[bytes, int, list[Array]]:
+        """Header, size and arrays of the frame that `encode` would return."""
+        buffers: list[Array] = []
+        self._buffers = buffers
         header = self._encoder.encode(payload)
         size = _PREFIX_BYTES + (len(header) + 7 & -8)
         for buffer in buffers:
@@ -111,7 +112,7 @@ class Codec:
             raise LocalProtocolError(
                 f"{type(payload).__name__} is {size} bytes, the limit is {self.max_frame_bytes}: send fewer rows"
             )
-        return header, size
+        return header, size, buffers
 
     def decode(self, data: bytes | memoryview, peer: str = "peer") -> Payload:
         """The payload of one frame; arrays are read-only views of `data`. Raises CodecError that names `peer`."""

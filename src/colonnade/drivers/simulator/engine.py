@@ -61,11 +61,12 @@ Entry = tuple[int, int, int, int, Any, Any]
 class Simulator:
     """Runs the roles until the principal role finishes."""
 
+    # More attributes than Python keeps fast in a dictionary.
     __slots__ = (
-        "_attended", "_check", "_down", "_duplicating", "_index", "_instant", "_lost_after", "_note", "_note_speed", "_on_emit", "_on_event",
-        "_peers", "_record", "_seed", "_server", "_short_way", "_stack", "_timers", "_traffic", "codec", "heap", "idle_since",
-        "idle_timers", "links", "nodes", "now", "number", "on_refusal", "on_send", "principal", "speeds", "status",
-        "stopping", "timeline", "trace", "workers",
+        "_attended", "_check", "_down", "_duplicating", "_index", "_instant", "_lost_after", "_note", "_note_speed",
+        "_on_emit", "_on_event", "_peers", "_record", "_seed", "_server", "_short_way", "_stack", "_timers",
+        "_traffic", "codec", "heap", "idle_since", "idle_timers", "links", "nodes", "now", "number", "on_refusal",
+        "on_send", "principal", "speeds", "status", "stopping", "timeline", "trace", "workers",
     )  # fmt: skip
 
     def __init__(
@@ -461,7 +462,7 @@ class Simulator:
         route = node.routes.get((type(message), effect.to))
         if route is None or effect.evaluation or not self._short_way:
             return self._send_first(node, effect)
-        header, size = self.codec.measure(message)
+        header, size, _ = self.codec.measure(message)
         route.messages += 1
         route.bytes += size
         arrival = now + route.latency if route.unlimited else self.links.send(node.index, route.receiver, size, now)[0]

@@ -26,7 +26,7 @@ class Speeds:
         self._sums: npt.NDArray[np.int64] = np.zeros((2 * len(roles), bins), np.int64)  # row: 2·role, + 1 for the time
         self._width = FIRST_BIN_NS
         self._notes: list[int] = []  # role, start, millionths of a batch, nanoseconds, role, …
-        # note((role, start, millionths of a batch, nanoseconds)) of a job. One without time says nothing about the speed.
+        # note((role, start, millionths of a batch, nanoseconds)), for jobs that take time
         self.note = self._notes.extend
 
     def fold_if_long(self) -> None:
