@@ -80,6 +80,8 @@ def simulated(data: colonnade.Partition, batch: int, steps: int) -> float:
         embedding=WIDTH,
         server_model="mlp:128",
         batch_size=batch,
+        optimiser="sgd",
+        learning_rate=0.1,
         updates=steps,
         eval_every=steps,
     )

@@ -52,14 +52,12 @@ class Counted(Run):
     def __init__(self, setting, folder):
         super().__init__(setting, folder)
         self.uploads = {}
-        send = self.simulator._send
 
-        def watched(node, effect):
+        def watched(name, effect, size):
             if isinstance(effect.message, UPLOADS):
-                self.uploads.setdefault(node.role.name, []).append(effect.message)
-            send(node, effect)
+                self.uploads.setdefault(name, []).append(effect.message)
 
-        self.simulator._send = watched
+        self.simulator.on_send = watched
 
 
 def run(config, data, out):

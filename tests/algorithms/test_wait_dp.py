@@ -48,8 +48,7 @@ def rows_in(path):
 def test_the_account_is_that_of_the_rows_that_left(data, tmp_path):
     """One epoch of 100 rows: the first batch of the next epoch has left, too, so some rows have left twice."""
     run, sent = prepare(from_dict(tables()), data, tmp_path / "run"), []
-    send = run.simulator._send
-    run.simulator._send = lambda node, effect: (sent.append((node.role.name, effect.message)), send(node, effect))
+    run.simulator.on_send = lambda name, effect, size: sent.append((name, effect.message))
     summary = run.execute()
     walk = run.simulator.nodes[0].role.walk
     for party in data.parties:

@@ -3,7 +3,7 @@
 import numpy as np
 
 from colonnade.config.schema import from_dict
-from colonnade.drivers.simulator.speeds import Speeds
+from colonnade.drivers.simulator.speeds import MICRO, Speeds
 from colonnade.experiments.run import prepare
 
 MS = 10**6
@@ -11,10 +11,8 @@ MS = 10**6
 
 def test_a_job_counts_whole_in_the_bin_in_which_it_begins():
     speeds = Speeds(["server", "a"])
-    speeds.note(1, 0, 0.5, 2 * MS)  # half a batch in 2 ms, over two bins of 1 ms
-    speeds.note(1, 2 * MS, 1.0, MS)
-    speeds.note(0, 2 * MS, 0.0, MS)  # no work
-    speeds.note(0, 2 * MS, 1.0, 0)  # no time
+    speeds.note((1, 0, MICRO // 2, 2 * MS))  # half a batch in 2 ms, over two bins of 1 ms
+    speeds.note((1, 2 * MS, MICRO, MS))
     assert speeds.totals() == {
         "bin_s": 0.001,
         "batches": [[0.0, 0.0, 0.0], [0.5, 0.0, 1.0]],
@@ -25,9 +23,9 @@ def test_a_job_counts_whole_in_the_bin_in_which_it_begins():
 def test_nothing_depends_on_when_the_notes_are_folded_or_saved():
     generator, once, often = np.random.default_rng(0), Speeds(["a", "b"]), Speeds(["a", "b"])
     for start in np.sort(generator.integers(0, 5000 * MS, 300)).tolist():
-        job = int(generator.integers(2)), start, float(generator.random()), int(generator.integers(1, 99 * MS))
-        once.note(*job)
-        often.note(*job)
+        job = int(generator.integers(2)), start, int(generator.integers(MICRO)), int(generator.integers(1, 99 * MS))
+        once.note(job)
+        often.note(job)
         again = Speeds(["a", "b"])
         again.load(often.save())
         often = again

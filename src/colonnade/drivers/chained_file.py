@@ -64,9 +64,10 @@ class ChainedFile:
         """Write the line and return None; else the file must be opened again: True if it was full, False if it moved"""
         file = self._open()
         with locked(file):
-            if not self._is_current(file):
+            found = os.fstat(file)
+            if not self._is_current(found):
                 return False
-            size = os.fstat(file).st_size
+            size = found.st_size
             if size != self._end and not self._find_end(file, size):
                 size = self._most  # no line in it is chained: an earlier release wrote it
             if size >= self._most:
@@ -79,12 +80,13 @@ class ChainedFile:
             return None
 
     def _write(self, file: int, content: dict[str, Any]) -> None:
-        first = {} if os.fstat(file).st_size else {"follows": self._before}
+        """Write a line at the end of the file, which is at `_end`."""
+        first = {} if self._end else {"follows": self._before}
         line = chained(self._number, self._before, content | first)
         data = (to_json(line) + "\n").encode()
         if os.write(file, data) != len(data):
             raise OSError(f"{self.path}: only a part of a line was written")
-        self._number, self._before, self._end = self._number + 1, line["hash"], os.fstat(file).st_size
+        self._number, self._before, self._end = self._number + 1, line["hash"], self._end + len(data)
 
     def _find_end(self, file: int, size: int) -> bool:
         """Find the last line of the chain, and close off what was cut; False if the file holds no chained line."""
@@ -100,7 +102,7 @@ class ChainedFile:
         self._end = size
         if rest:
             closed = rest if rest.endswith(b"\n") else rest + b"\n"
-            os.write(file, closed[len(rest) :])
+            self._end += os.write(file, closed[len(rest) :])
             torn = {"bytes": len(closed), "sha256": hashlib.sha256(closed).hexdigest()}
             self._write(file, {"time": utc(self._clock()), "event": "torn line", "torn": torn})
         return True
@@ -115,9 +117,9 @@ class ChainedFile:
                 sync_folder(self.path.parent)
         return self._file
 
-    def _is_current(self, file: int) -> bool:
+    def _is_current(self, found: os.stat_result) -> bool:
         try:
-            return os.path.samestat(os.fstat(file), self.path.stat())
+            return os.path.samestat(found, self.path.stat())
         except FileNotFoundError:
             return False
 

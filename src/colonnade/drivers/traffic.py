@@ -22,9 +22,12 @@ class Traffic:
 
     def count(self, kind: str, up: bool, size: int, transmissions: int = 1) -> None:
         """Count one message of `size` bytes, which was transmitted `transmissions` times."""
-        total = size * transmissions
-        self.messages += 1
         self.repeated += transmissions - 1
+        self.count_many(kind, up, 1, size * transmissions)
+
+    def count_many(self, kind: str, up: bool, messages: int, total: int) -> None:
+        """Count messages of `total` bytes together."""
+        self.messages += messages
         if up:
             self.bytes_up += total
         else:
@@ -32,7 +35,7 @@ class Traffic:
         entry = self.by_kind.get(kind)
         if entry is None:
             entry = self.by_kind[kind] = [0, 0]
-        entry[0] += 1
+        entry[0] += messages
         entry[1] += total
 
     def count_between(self, kind: str, size: int, transmissions: int = 1) -> None:

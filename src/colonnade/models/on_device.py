@@ -105,7 +105,7 @@ def _here(value: Any) -> Any:
 
 def to_array(tensor: Tensor) -> Any:
     """Return a role's result: an array, or its equivalent that stays on the GPU."""
-    return tensor.numpy() if tensor.device.type == "cpu" else OnDevice(tensor)
+    return tensor.numpy() if tensor.is_cpu else OnDevice(tensor)
 
 
 def to_tensor(array: Any) -> Tensor:
@@ -127,7 +127,7 @@ def number(tensor: Tensor) -> Callable[[], float]:
 
     On a GPU it waits for this scalar alone, not for work queued after it.
     """
-    if tensor.device.type == "cpu":
+    if tensor.is_cpu:
         return tensor.item
     value = torch.empty((), pin_memory=True)
     value.copy_(tensor.detach(), non_blocking=True)

@@ -231,7 +231,10 @@ class Parameters:
 
     def tensor(self, array: Array) -> Tensor:
         """Return an array as a tensor on the parameters' device."""
-        return to_tensor(array).to(self.theta.device, non_blocking=True)
+        tensor, theta = to_tensor(array), self.theta
+        if theta.is_cpu and tensor.is_cpu:
+            return tensor  # as `to` would, without its cost for each of a step's many small arrays
+        return tensor.to(theta.device, non_blocking=True)
 
     def vector(self) -> Array:
         """Return θ as an array."""

@@ -48,11 +48,13 @@ class Recorder:
 
         Recording runs the module a few times, so the caller must set the buffers afterwards.
         """
+        if x.is_cpu:
+            return self._module, False
         key = (x.shape, x.requires_grad)
         if self._tried:
             recorded, replay = self._recorded or (None, self._module)
             return (replay, True) if key == recorded and torch.is_grad_enabled() else (self._module, False)
-        if x.device.type == "cpu" or not torch.is_grad_enabled():
+        if not torch.is_grad_enabled():
             return self._module, False
         self._seen[key] += 1
         if self._seen[key] < AFTER:

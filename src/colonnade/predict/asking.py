@@ -46,6 +46,29 @@ SILENCE = (OSError, http.client.HTTPException, ValueError)  # no answer, or not 
 Answers = list[dict[str, Any]]
 
 
+class _Connection(http.client.HTTPConnection):
+    """Sends a request's head and body in one write: one TLS record, and one turn of the server's event loop."""
+
+    _held = b""
+
+    def send(self, data: Any) -> None:
+        """Hold these bytes until `flush`."""
+        self._held += data
+
+    def flush(self) -> None:
+        """Connect if there is no connection, and send what was held."""
+        held, self._held = self._held, b""
+        super().send(held)
+
+    def close(self) -> None:
+        self._held = b""
+        super().close()
+
+
+class _TlsConnection(_Connection, http.client.HTTPSConnection):
+    pass
+
+
 class Door:
     """An endpoint with a token for it, and a connection that stays open. For one thread."""
 
@@ -53,11 +76,10 @@ class Door:
         self.url, self.token = url, token
         scheme, _, address = url.partition("://")
         if scheme == "https":
-            self._connection: http.client.HTTPConnection = http.client.HTTPSConnection(
-                address, timeout=PATIENCE_S, context=_trusting(certificate)
-            )
+            context = _trusting(certificate)
+            self._connection: _Connection = _TlsConnection(address, timeout=PATIENCE_S, context=context)
         else:
-            self._connection = http.client.HTTPConnection(address, timeout=PATIENCE_S)
+            self._connection = _Connection(address, timeout=PATIENCE_S)
 
     def request(self, method: str, path: str, content: Any = None) -> Any:
         """One request; raises ColonnadeError with the server's message if it refuses.
@@ -79,6 +101,7 @@ class Door:
         headers = {"Authorization": f"Bearer {self.token}", "Content-Type": "application/json"}
         try:
             connection.request(method, path, body, headers)
+            connection.flush()
             sent = True
             response = connection.getresponse()
             found = json.loads(response.read() or b"{}")

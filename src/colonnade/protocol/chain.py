@@ -15,12 +15,14 @@ from typing import Any
 __all__ = ["START", "chained", "follows", "parse_receipt", "receipt_of"]
 
 START = "0" * 64
+_sorted_json = json.JSONEncoder(sort_keys=True).encode  # json.dumps would make an encoder for every line
 
 
 def chained(number: int, before: str, content: dict[str, Any]) -> dict[str, Any]:
     """The next line: the content with its number and its hash."""
     line = {"n": number, **content}
-    return line | {"hash": _hash(before, line)}
+    line["hash"] = _hash(before, line)
+    return line
 
 
 def follows(line: Any, number: int, before: str) -> bool:
@@ -43,5 +45,5 @@ def parse_receipt(receipt: str) -> tuple[int, str] | None:
 
 
 def _hash(before: str, line: dict[str, Any]) -> str:
-    text = json.dumps({key: value for key, value in line.items() if key != "hash"}, sort_keys=True)
+    text = _sorted_json({key: value for key, value in line.items() if key != "hash"})
     return hashlib.sha256((before + text).encode()).hexdigest()

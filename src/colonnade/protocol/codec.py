@@ -28,19 +28,20 @@ MAX_HEADER_BYTES = 2**20
 MAX_DIMENSIONS = 4
 DTYPES = {name: np.dtype(name) for name in ("<f4", "<f8", "<f2", "<i4", "<i8", "<u4", "<u8", "|u1", "|b1")}
 
+_NAMES = {dtype: name for name, dtype in DTYPES.items()}  # `dtype.str` makes a new text every time
+
 _PREFIX = b"CLN" + bytes([VERSION])
 _START = Struct("<4sI")  # magic and version, header length
 _PREFIX_BYTES = _START.size
 _PADDING = [bytes(-size % 8) for size in range(8)]
 
 
-class Frame:
+class Frame(msgspec.Struct, eq=False, gc=False):
     """An encoded payload whose buffers have not been copied yet."""
 
-    __slots__ = ("buffers", "header", "size")
-
-    def __init__(self, header: bytes, buffers: list[Array], size: int) -> None:
-        self.header, self.buffers, self.size = header, buffers, size
+    header: bytes
+    buffers: list[Any]  # arrays
+    size: int
 
     def parts(self) -> list[bytes | memoryview]:
         """The frame's bytes in pieces, without a copy of the arrays."""
@@ -96,6 +97,11 @@ class Codec:
 
     def encode(self, payload: Payload) -> Frame:
         """The frame of one payload, without a copy of its arrays; LocalProtocolError if it is too large."""
+        header, size, buffers = self.measure(payload)
+        return Frame(header, buffers, size)
+
+    def measure(self, payload: Payload) -> tuple[bytes, int, list[Array]]:
+        """Header, size and arrays of the frame that `encode` would return."""
         buffers: list[Array] = []
         self._buffers = buffers
         header = self._encoder.encode(payload)
@@ -106,7 +112,7 @@ class Codec:
             raise LocalProtocolError(
                 f"{type(payload).__name__} is {size} bytes, the limit is {self.max_frame_bytes}: send fewer rows"
             )
-        return Frame(header, buffers, size)
+        return header, size, buffers
 
     def decode(self, data: bytes | memoryview, peer: str = "peer") -> Payload:
         """The payload of one frame; arrays are read-only views of `data`. Raises CodecError that names `peer`."""
@@ -147,8 +153,8 @@ class Codec:
             as_it_is = self._lazily
         else:
             raise LocalProtocolError(f"a payload cannot carry a {type(value).__name__}")
-        name = value.dtype.str
-        if name not in DTYPES:
+        name = _NAMES.get(value.dtype)
+        if name is None:
             raise LocalProtocolError(f"a payload cannot carry an array of {value.dtype}")
         self._buffers.append(value if as_it_is else np.ascontiguousarray(value))
         return name, value.shape

@@ -12,6 +12,7 @@ from typing import Any
 __all__ = ["to_json"]
 
 MOST_NAMED = 5  # keys in a warning
+_encode = json.JSONEncoder(allow_nan=False).encode  # json.dumps would make an encoder for every line of a log
 
 
 def to_json(
@@ -25,6 +26,8 @@ def to_json(
     """`value` as strict JSON. A number that is not finite becomes null, and a RuntimeWarning names its key."""
     separators = (",", ":") if compact else None
     try:
+        if indent is None and default is None and not compact:
+            return _encode(value)
         return json.dumps(value, indent=indent, separators=separators, default=default, allow_nan=False)
     except ValueError:
         lost: list[str] = []

@@ -6,37 +6,62 @@ digest did the same things in the same order.
 
 import hashlib
 import struct
+from collections.abc import Callable
 
-__all__ = ["Trace"]
+__all__ = ["Trace", "fixed_part"]
 
-_RECORD = struct.Struct("<qBqiiI")  # time, rank, order, sender, receiver, size
+fixed_part = struct.Struct("<qBqiiI").pack  # of a record: time, rank, order, sender, receiver, size
 _sha256 = hashlib.sha256
 _MANY = 256  # records to hash in one go, while the hashing code is still in the processor's cache
 
 
 class Trace:
-    """The running digest of a trace."""
+    """The running digest of a trace.
 
-    __slots__ = ("_digest", "_waiting", "events", "full")
+    `append` takes a whole record (`fixed_part` and header) and hashes nothing yet: a driver that calls it for every
+    event also calls `hash_if_many` from time to time.
+    """
+
+    __slots__ = ("_digest", "_hashed", "_waiting", "append", "full")
 
     def __init__(self, full: bool = False) -> None:
         self._digest = bytes(32)
         self._waiting: list[bytes] = []
-        self.events = 0
+        self._hashed = 0
         self.full = full
+        # With `full`, hash at once, so as not to keep whole payloads.
+        self.append: Callable[[bytes], None] = self._append_and_hash if full else self._waiting.append
 
     def add(self, time: int, rank: int, order: int, sender: int, receiver: int, size: int, header: bytes) -> None:
-        self.events += 1
-        self._waiting.append(_RECORD.pack(time, rank, order, sender, receiver, size) + header)
-        if self.full or len(self._waiting) >= _MANY:  # with `full`, hash at once, so as not to keep whole payloads
+        self.append(fixed_part(time, rank, order, sender, receiver, size) + header)
+        if len(self._waiting) >= _MANY:
             self._hash()
+
+    def hash_if_many(self) -> None:
+        """Keep the list of records short."""
+        if len(self._waiting) >= _MANY:
+            self._hash()
+
+    def _append_and_hash(self, record: bytes) -> None:
+        self._waiting.append(record)
+        self._hash()
 
     def _hash(self) -> None:
         digest = self._digest
         for record in self._waiting:
             digest = _sha256(digest + record).digest()
         self._digest = digest
+        self._hashed += len(self._waiting)
         self._waiting.clear()
+
+    @property
+    def events(self) -> int:
+        """How many events were added."""
+        return self._hashed + len(self._waiting)
+
+    @events.setter
+    def events(self, events: int) -> None:
+        self._hashed = events - len(self._waiting)
 
     @property
     def digest(self) -> bytes:
@@ -46,6 +71,7 @@ class Trace:
 
     @digest.setter
     def digest(self, digest: bytes) -> None:
+        self._hashed += len(self._waiting)
         self._waiting.clear()
         self._digest = digest
 

@@ -48,7 +48,6 @@ def load(simulator: Simulator, state: dict[str, Any]) -> None:
     """Restore what `save` returned. The simulator must be new and of the same run."""
     codec = simulator.codec
     simulator.now, simulator.number = state["now"], state["number"]
-    simulator.pending = state["pending"]
     simulator.idle_timers, simulator.idle_since = state["idle_timers"]
     simulator.trace.digest, simulator.trace.events = state["trace"]
     simulator.traffic.load(state["traffic"])
@@ -56,6 +55,7 @@ def load(simulator: Simulator, state: dict[str, Any]) -> None:
     if "speeds" in state:  # an earlier release did not record them
         simulator.speeds.load(state["speeds"])
     simulator.heap = [(*entry[:4], _event_in(entry[4], codec), entry[5]) for entry in state["heap"]]
+    simulator.pending = state["pending"]
     simulator.links.generator = state["links"]
     for port, saved in zip(simulator.links.ports, state["ports"], strict=True):
         for name in _PORT:

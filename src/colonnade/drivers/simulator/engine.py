@@ -19,8 +19,8 @@ from typing import Any
 from colonnade.drivers.simulator.clock import ClockConfig, Pace
 from colonnade.drivers.simulator.lanes import Lanes, Promise
 from colonnade.drivers.simulator.links import NEVER, Links, Outages
-from colonnade.drivers.simulator.simulated_node import Job, SimulatedNode
-from colonnade.drivers.simulator.speeds import Speeds
+from colonnade.drivers.simulator.simulated_node import Job, Route, SimulatedNode
+from colonnade.drivers.simulator.speeds import MICRO, Speeds
 from colonnade.drivers.simulator.timeline import JOB_ENDED, JOB_STARTED, MESSAGE_ARRIVED, MESSAGE_LEFT, Timeline
 from colonnade.drivers.traffic import Traffic
 from colonnade.protocol.codec import Codec
@@ -47,7 +47,7 @@ from colonnade.protocol.events import (
 from colonnade.protocol.messages import Payload
 from colonnade.protocol.role import EVALUATION, Role
 from colonnade.protocol.seeds import derive, generator
-from colonnade.protocol.trace import Trace
+from colonnade.protocol.trace import Trace, fixed_part
 
 __all__ = ["Simulator", "finished"]
 
@@ -60,6 +60,14 @@ Entry = tuple[int, int, int, int, Any, Any]
 
 class Simulator:
     """Runs the roles until the principal role finishes."""
+
+    # More attributes than Python keeps fast in a dictionary.
+    __slots__ = (
+        "_attended", "_check", "_down", "_duplicating", "_index", "_instant", "_lost_after", "_note", "_note_speed",
+        "_on_emit", "_on_event", "_peers", "_record", "_seed", "_server", "_short_way", "_stack", "_timers",
+        "_traffic", "codec", "heap", "idle_since", "idle_timers", "links", "nodes", "now", "number", "on_refusal",
+        "on_send", "principal", "speeds", "status", "stopping", "timeline", "trace", "workers",
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -79,10 +87,12 @@ class Simulator:
         self.on_send: Callable[[str, Send, int], None] | None = None  # gets sender, effect and bytes; evaluation, too
         # Gets the node and the error when a role refuses a message; None: the run fails.
         self.on_refusal: Callable[[SimulatedNode, RemoteProtocolError], None] | None = None
+        self._attended, self._short_way = True, False  # set again by `advance`
         self.workers: Lanes | None = None  # computes the jobs; None: this thread does
         self.stopping = False  # `advance` returns after the current event; a signal handler may set it
         roles = list(roles)
         self._index = {role.name: index for index, role in enumerate(roles)}
+        self._server = self._index.get("server")
         parties = [role.name for role in roles if role.name != "server"]
         faults = [[fault for fault in clock.faults if fault.party == role.name] for role in roles]
         self.nodes = [self._node(index, role, clock, parties, seed) for index, role in enumerate(roles)]
@@ -95,14 +105,15 @@ class Simulator:
         self.now = 0
         self.number = 0
         self.trace = Trace(full=full_trace)
-        self.traffic = Traffic()
+        self._record = self.trace.append
+        self._traffic = Traffic()
         self.timeline = Timeline([role.name for role in roles], [port.outages.spans for port in self.links.ports])
-        self._note = self.timeline.note
         self.speeds = Speeds([role.name for role in roles])
+        self._note, self._note_speed = self.timeline.note, self.speeds.note
         self.heap: list[Entry] = []
         self._instant: list[tuple[SimulatedNode, Event]] = []  # evaluation events to deliver now
         self._stack: list[tuple[SimulatedNode, Event]] = []  # those whose turn comes after the event being delivered
-        self.pending = 0  # entries in the heap that are not timers
+        self._timers = 0  # entries in the heap that are timers
         self.idle_timers = 0
         self.idle_since = 0  # the running number at the first of them
         self._seed, self._peers = seed, peers
@@ -149,8 +160,7 @@ class Simulator:
         The server watches the parties, and the parties watch the server. With `peers`, parties also watch each other.
         A watcher whose process is down gets the news when it is up again.
         """
-        server = self._index.get("server")
-        watchers = range(len(self.nodes)) if self._peers or node.index == server else [server]
+        watchers = range(len(self.nodes)) if self._peers or node.is_server else [self._server]
         for watcher in watchers:
             if watcher is None or watcher == node.index:
                 continue
@@ -161,21 +171,34 @@ class Simulator:
     def _push(self, time: int, rank: int, node: int, event: Any, extra: Any = None) -> int:
         self.number = number = self.number + 1
         heappush(self.heap, (time, rank, number, node, event, extra))
-        if rank != TIMER:
-            self.pending += 1
+        if rank == TIMER:
+            self._timers += 1
         return number
+
+    @property
+    def pending(self) -> int:
+        """How many entries in the heap are not timers."""
+        return len(self.heap) - self._timers
+
+    @pending.setter
+    def pending(self, pending: int) -> None:
+        self._timers = len(self.heap) - pending
 
     def advance(self, events: int = 1000, within_s: float = inf) -> bool:
         """Deliver up to `events` events; returns False when the run is over.
 
         It returns earlier if `stopping` is set, and after `within_s` seconds of real time.
         """
-        until = perf_counter() + within_s
-        heap, nodes, principal = self.heap, self.nodes, self.principal
+        limited, until = within_s < inf, perf_counter() + within_s
+        heap, nodes, principal, note, simple = self.heap, self.nodes, self.principal, self._note, self.links.calm
+        watched = self._check or self._on_event is not None
+        self._attended = watched or self.workers is not None or any(node.running is not None for node in nodes)
+        self._short_way = simple and self.on_send is None and not self.trace.full
         self.timeline.fold_if_long()
         self.speeds.fold_if_long()
+        self.trace.hash_if_many()
         for _ in range(events):
-            if self.stopping or perf_counter() > until:
+            if self.stopping or (limited and perf_counter() > until):
                 return True
             if principal.finished:
                 self.status = "finished"
@@ -185,20 +208,25 @@ class Simulator:
                 return False
             time, rank, number, index, event, extra = heappop(heap)
             node = nodes[index]
-            if rank == TIMER:
-                if self._is_stalled():
-                    return False
-            else:
-                self.pending -= 1
-                self.idle_timers = 0
             if rank == MESSAGE:
-                self._message(node, time, number, event, extra)
+                sender, header, size, message_number = extra
+                if simple and message_number > 0:
+                    note((4 * sender + MESSAGE_ARRIVED, time))
+                    if not node.finished:
+                        self._deliver(node, time, MESSAGE, number, event, sender, size, header)
+                else:
+                    self._message(node, time, number, event, extra)
             elif rank == WORK:
                 self._work_done(node, time, number, event)
             elif rank == TIMER:
+                self._timers -= 1
+                if self._is_stalled():
+                    return False
                 self._timer(node, time, number, event)
+                continue
             else:
                 self._first(node, time, number, event)
+            self.idle_timers = 0
         return True
 
     def run(self) -> str:
@@ -232,26 +260,33 @@ class Simulator:
         header: bytes,
     ) -> None:
         self.now = time
-        self.trace.add(time, rank, number, sender, node.index, size, header)
-        if self._on_event is not None:
-            self._on_event(time, node.role.name, event)
-        if node.running is not None and not self._promised(node, event):
-            node.settle()
+        self._record(fixed_part(time, rank, number, sender, node.index, size) + header)
+        if self._attended:
+            self._attend(node, time, event)
         try:
             effects = node.role.handle(event, time)
         except RemoteProtocolError as error:
             self._refused(node, event, error)
         else:
-            self._perform(node, effects)
-        if self._check:
+            for effect in effects:  # as in `_perform`: a call less for every event
+                kind = type(effect)
+                if kind is Send:
+                    self._send(node, effect)  # type: ignore[arg-type]
+                elif kind is Work:
+                    self._work(node, effect)  # type: ignore[arg-type]
+                else:
+                    self._perform_rest(node, effect)
+        if self._attended and self._check:
             node.role.validate()
         if self._instant:
             self._deliver_instants(time)
 
-    @staticmethod
-    def _promised(node: SimulatedNode, event: Event) -> bool:
-        """Whether the event ends a blind job: the role may handle it while the job still runs."""
-        return type(event) is WorkDone and event.result is node.running
+    def _attend(self, node: SimulatedNode, time: int, event: Event) -> None:
+        """Show the event to the watcher, and let the role's last job end, unless the event ends a blind job."""
+        if self._on_event is not None:
+            self._on_event(time, node.name, event)
+        if node.running is not None and not (type(event) is WorkDone and event.result is node.running):
+            node.settle()
 
     def _message(self, node: SimulatedNode, time: int, number: int, event: Any, extra: Any) -> None:
         sender, header, size, message_number = extra
@@ -273,7 +308,7 @@ class Simulator:
             self._deliver_instants(time)
             return
         if message_number <= node.seen.get(sender, 0):
-            self.traffic.duplicates_dropped += 1
+            self._traffic.duplicates_dropped += 1
             return
         node.seen[sender] = message_number
         self._note((4 * sender + MESSAGE_ARRIVED, time))
@@ -316,7 +351,6 @@ class Simulator:
                 kept.append(entry)
             elif entry[5][3]:  # not evaluation, which the timeline leaves out
                 self._note((4 * entry[5][0] + MESSAGE_ARRIVED, self.now))
-        self.pending -= len(self.heap) - len(kept)
         heapify(kept)
         self.heap[:] = kept  # `advance` holds the list
         for waiting in (self._instant, self._stack):
@@ -423,40 +457,66 @@ class Simulator:
                 self._note((4 * node.index + JOB_ENDED, self.now))
 
     def _send(self, node: SimulatedNode, effect: Send) -> None:
-        message, to, sender, links = effect.message, effect.to, node.index, self.links
-        receiver = self._index.get(to)
+        """Send a message: on a route that it has gone before, if links have no faults, with the fewest steps."""
+        message, now = effect.message, self.now
+        route = node.routes.get((type(message), effect.to))
+        if route is None or effect.evaluation or not self._short_way:
+            return self._send_first(node, effect)
+        header, size, _ = self.codec.measure(message)
+        route.messages += 1
+        route.bytes += size
+        arrival = now + route.latency if route.unlimited else self.links.send(node.index, route.receiver, size, now)[0]
+        self._note((route.left, now))
+        self.number = number = self.number + 1
+        extra = (node.index, header, size, number if route.read_at_once else -number)
+        heappush(self.heap, (arrival, MESSAGE, number, route.receiver, Received(node.name, message), extra))
+
+    def _send_first(self, node: SimulatedNode, effect: Send) -> None:
+        message, sender, now = effect.message, node.index, self.now
+        receiver = self._index.get(effect.to)
         if receiver is None:
-            raise LocalProtocolError(f"{node.role.name}: no role {to!r} to send to")
+            raise LocalProtocolError(f"{node.name}: no role {effect.to!r} to send to")
         frame = self.codec.encode(message)
-        event = Received(node.role.name, message)
+        size, event = frame.size, Received(node.name, message)
         if self.on_send is not None:
-            self.on_send(node.role.name, effect, frame.size)
+            self.on_send(node.name, effect, size)
         if effect.evaluation:
-            self.traffic.evaluation_bytes += frame.size
+            self._traffic.evaluation_bytes += size
             self._send_evaluation(sender, receiver, event)
             return
-        size = frame.size
-        arrival, transmissions = links.send(sender, receiver, size, self.now)
-        self._count(node, to, type(message).__name__, size, transmissions)
+        arrival, transmissions = self.links.send(sender, receiver, size, now)
+        self._count(node, effect, size, transmissions)
         if arrival >= NEVER:
-            self.traffic.undeliverable += 1
+            self._traffic.undeliverable += 1
             return
-        self._note((4 * sender + MESSAGE_LEFT, self.now))
+        self._note((4 * sender + MESSAGE_LEFT, now))
         header = frame.header
         if self.trace.full:
             header += b"".join(buffer.tobytes() for buffer in frame.buffers)
-        number = self.number + 1
-        extra = (sender, header, size, -number if links.ports[receiver].ns_per_byte else number)
-        self._push(arrival, MESSAGE, receiver, event, extra)
-        if self._duplicating and links.duplicated(sender, receiver, self.now):
-            self._count(node, to, type(message).__name__, size, 1)
+        self.number = number = self.number + 1
+        extra = (sender, header, size, -number if self.links.ports[receiver].ns_per_byte else number)
+        heappush(self.heap, (arrival, MESSAGE, number, receiver, event, extra))
+        if self._duplicating and self.links.duplicated(sender, receiver, now):
+            self._count(node, effect, size, 1)
             self._push(arrival, MESSAGE, receiver, event, extra)
 
-    def _count(self, node: SimulatedNode, to: str, kind: str, size: int, transmissions: int) -> None:
-        if to == "server" or node.role.name == "server":
-            self.traffic.count(kind, to == "server", size, transmissions)
+    def _count(self, node: SimulatedNode, effect: Send, size: int, transmissions: int) -> None:
+        kind, to = type(effect.message), self._index[effect.to]
+        if to == self._server or node.is_server:
+            self._traffic.count(kind.__name__, to == self._server, size, transmissions)
+            if (kind, effect.to) not in node.routes:
+                node.routes[kind, effect.to] = Route(node.index, to, self.links)
         else:
-            self.traffic.count_between(kind, size, transmissions)
+            self._traffic.count_between(kind.__name__, size, transmissions)
+
+    @property
+    def traffic(self) -> Traffic:
+        """What crossed the links so far."""
+        for node in self.nodes:
+            for (kind, _), route in node.routes.items():
+                self._traffic.count_many(kind.__name__, not node.is_server, route.messages, route.bytes)
+                route.messages = route.bytes = 0
+        return self._traffic
 
     def _send_evaluation(self, sender: int, receiver: int, event: Received) -> None:
         ports = self.links.ports
@@ -466,12 +526,11 @@ class Simulator:
         elif reached < NEVER:
             self._push(reached, MESSAGE, receiver, event, (sender, b"", 0, 0))
 
-    def _compute(self, node: SimulatedNode, work: Work, end: int) -> Any:
-        """The result, or a promise of it. A role computes one job at a time."""
+    def _start(self, node: SimulatedNode, work: Work, end: int) -> Any:
+        """A promise of the result. A role computes one job at a time."""
         if node.start is not None:
             return node.start(work.job)
-        if self.workers is None:
-            return node.role.compute(work.job)
+        assert self.workers is not None
         due = None if work.blind else end
         node.running = self.workers.submit(node.index, due, node.role.compute, work.job)
         return node.running
@@ -486,19 +545,24 @@ class Simulator:
             node.settle()
             self._instant.append((node, WorkDone(work.token, node.role.compute(work.job))))
             return
-        if not work.aside:
+        now, token, amount = self.now, work.token, work.amount
+        duration = node.pace.duration(amount, now) if amount else 0
+        end = now + duration
+        if work.aside:
+            node.aside_ns += duration
+        else:
             if node.lane is not None:
-                raise LocalProtocolError(f"{node.role.name}: asks for {work.kind!r} while a job is running")
-            node.lane = work.token
-            self._note((4 * node.index + JOB_STARTED, self.now))
-        duration = node.pace.duration(work.amount, self.now)
-        if not work.aside:
-            self.speeds.note(node.index, self.now, work.amount, duration)
-        end = self.now + duration
-        result = self._compute(node, work, end)
-        number = self._push(end, WORK, node.index, WorkDone(work.token, result))
-        node.jobs[work.token] = Job(work, self.now, end, number)
-        node.charge(work, duration)
+                raise LocalProtocolError(f"{node.name}: asks for {work.kind!r} while a job is running")
+            node.lane = token
+            node.busy_ns += duration
+            self._note((4 * node.index + JOB_STARTED, now))
+            if duration:
+                self._note_speed((node.index, now, MICRO if amount == 1.0 else round(amount * MICRO), duration))
+        here = self.workers is None and node.start is None
+        result = node.role.compute(work.job) if here else self._start(node, work, end)
+        self.number = number = self.number + 1
+        heappush(self.heap, (end, WORK, number, node.index, WorkDone(token, result), None))
+        node.jobs[token] = Job(work, now, end, number)
 
 
 def finished(event: WorkDone) -> WorkDone:

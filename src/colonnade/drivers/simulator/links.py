@@ -51,7 +51,7 @@ def _span(fault: Fault) -> tuple[int, int]:
     return round(fault.at_s * NANOSECONDS), NEVER if fault.until_s == inf else round(fault.until_s * NANOSECONDS)
 
 
-@dataclass
+@dataclass(slots=True)
 class Port:
     """One role's end of its link. Times are in ns."""
 
@@ -89,16 +89,17 @@ class Links:
             for link, own in zip(links, faults, strict=True)
         ]
         self.generator = generator
-        self._calm = all(port.calm for port in self.ports)
+        self.calm = all(port.calm for port in self.ports)
 
     def send(self, sender: int, receiver: int, size: int, now: int) -> tuple[int, int]:
         """(arrival at the receiver's port, transmissions); NEVER if the receiver is gone for good."""
         source, target = self.ports[sender], self.ports[receiver]
-        start = max(now, source.busy_until)
-        source.busy_until = end = start + round(size * source.ns_per_byte)
-        arrival, transmissions = end + source.latency + target.latency, 1
-        if not self._calm:
-            arrival, transmissions = self._through_faults(source, target, start, arrival)
+        start = now if now > source.busy_until else source.busy_until
+        source.busy_until = end = start + round(size * source.ns_per_byte) if source.ns_per_byte else start
+        arrival = end + source.latency + target.latency
+        if self.calm:
+            return arrival, 1  # in order, because the latency is always the same
+        arrival, transmissions = self._through_faults(source, target, start, arrival)
         arrival = max(arrival, target.last_arrival.get(sender, 0))
         target.last_arrival[sender] = arrival
         return arrival, transmissions
@@ -106,8 +107,9 @@ class Links:
     def receive(self, receiver: int, size: int, now: int) -> int:
         """The time at which a message that reached the port at `now` has been read in."""
         port = self.ports[receiver]
-        port.receiving_until = max(now, port.receiving_until) + round(size * port.ns_per_byte)
-        return port.receiving_until
+        start = now if now > port.receiving_until else port.receiving_until
+        port.receiving_until = end = start + round(size * port.ns_per_byte)
+        return end
 
     def duplicated(self, sender: int, receiver: int, now: int) -> bool:
         """Whether this message arrives twice; draws at random for each active fault."""

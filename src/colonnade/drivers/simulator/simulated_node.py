@@ -4,25 +4,41 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+import msgspec
+
 from colonnade.drivers.row_file import FileStorage
 from colonnade.drivers.simulator.clock import Pace
 from colonnade.drivers.simulator.lanes import Promise
+from colonnade.drivers.simulator.links import Links
+from colonnade.drivers.simulator.timeline import MESSAGE_LEFT
 from colonnade.protocol.events import Work
-from colonnade.protocol.messages import Payload
+from colonnade.protocol.messages import Message, Payload
 from colonnade.protocol.ports import Releases
-from colonnade.protocol.role import Releasing, Role, Storing
+from colonnade.protocol.role import SERVER, Releasing, Role, Storing
 
-__all__ = ["Job", "SimulatedNode"]
+__all__ = ["Job", "Route", "SimulatedNode"]
 
 
-@dataclass(slots=True)
-class Job:
+class Job(msgspec.Struct, frozen=True, gc=False):
     """A running job: the request, when it started and ends (ns), and the number of its WorkDone."""
 
     work: Work
     start: int
     end: int
     order: int
+
+
+class Route:
+    """What stays the same for all messages of one kind from one role to another, and counts of them."""
+
+    __slots__ = ("bytes", "latency", "left", "messages", "read_at_once", "receiver", "unlimited")
+
+    def __init__(self, sender: int, receiver: int, links: Links) -> None:
+        source, target = links.ports[sender], links.ports[receiver]
+        self.receiver, self.latency = receiver, source.latency + target.latency
+        self.unlimited, self.read_at_once = not source.ns_per_byte, not target.ns_per_byte  # no bandwidth to wait for
+        self.left = 4 * sender + MESSAGE_LEFT  # for the timeline
+        self.messages = self.bytes = 0  # that `Simulator.traffic` has not counted yet
 
 
 @dataclass(slots=True)
@@ -42,11 +58,15 @@ class SimulatedNode:
     aside_ns: int = 0
     wait_jobs: list[Work] = field(default_factory=list)  # interrupted by a crash, to be run again
     running: Promise | None = None  # the last job that the workers compute for this role
+    routes: dict[tuple[type[Message], str], Route] = field(default_factory=dict)  # by message and receiver
+    name: str = field(init=False)
+    is_server: bool = field(init=False)
     storing: Storing | None = field(init=False)  # the role, if it has tables of its own
     guard: Releases | None = field(init=False)  # for a party that may perturb its uploads
 
     def __post_init__(self) -> None:
         role = self.role
+        self.name, self.is_server = role.name, role.name == SERVER
         self.storing = role if isinstance(role, Storing) else None
         self.guard = role.guard if isinstance(role, Releasing) else None
         if self.storing is not None:

@@ -26,11 +26,8 @@ class Speeds:
         self._sums: npt.NDArray[np.int64] = np.zeros((2 * len(roles), bins), np.int64)  # row: 2·role, + 1 for the time
         self._width = FIRST_BIN_NS
         self._notes: list[int] = []  # role, start, millionths of a batch, nanoseconds, role, …
-
-    def note(self, role: int, start: int, amount: float, duration: int) -> None:
-        """Note a job of `amount` batches; one without work or time says nothing about the speed."""
-        if amount > 0 and duration > 0:
-            self._notes.extend((role, start, round(amount * MICRO), duration))
+        # note((role, start, millionths of a batch, nanoseconds)), for jobs that take time
+        self.note = self._notes.extend
 
     def fold_if_long(self) -> None:
         """Keep the list of notes short. The engine calls this from time to time."""
