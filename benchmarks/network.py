@@ -28,7 +28,6 @@ from pathlib import Path
 import numpy as np
 import uvloop
 
-from colonnade.drivers.files import DISK
 from colonnade.drivers.processes.certificates import Identity, throw_away
 from colonnade.drivers.processes.dial import Dialler, open_channel
 from colonnade.drivers.processes.limits import Limits
@@ -196,6 +195,8 @@ def race(kind, parties, seconds, certificates, checkout=None):
 
 def sync_ms():
     """The median time of one write and sync."""
+    from colonnade.drivers.files import DISK  # noqa: PLC0415 - a checkout for --against may not have it
+
     with tempfile.TemporaryFile(dir=ON_DISK) as file:
         os.ftruncate(file.fileno(), 2**24)
         found = []

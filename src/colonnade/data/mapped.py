@@ -85,7 +85,8 @@ class MappedRows:
 
     def __getitem__(self, rows: slice | Array) -> Array:
         if self._order is None or self._take is None:
-            return np.array(self._x[rows])
+            found = self._x[rows]
+            return found.copy() if isinstance(rows, slice) else found  # a list of rows is a copy already
         return self._take(self._order[rows])
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:

@@ -29,7 +29,7 @@ from colonnade.models.transformer import Attention, TextEncoder
 from colonnade.privacy.perturb import MARGIN, Perturbed, Replay, drawing, keeping
 from colonnade.protocol.messages import Array
 
-__all__ = ["Network", "Twin", "bind", "draw_in_turn", "flatten"]
+__all__ = ["Network", "Twin", "bind", "draw_in_turn", "flatten", "load_autograd"]
 
 _turn: AbstractContextManager[Any] = nullcontext()  # if several threads compute, only one draws at a time
 PRIVATE_ROWS = 256  # rows at a time: each row has its own gradient
@@ -307,6 +307,11 @@ def bind(parameters: Sequence[Tensor], theta: Tensor) -> None:
     for parameter in parameters:
         parameter.data = theta[start : start + parameter.numel()].view_as(parameter)
         start += parameter.numel()
+
+
+def load_autograd() -> None:
+    """Import what torch imports at its first backward pass from a given gradient: sympy, which takes 0.4 s."""
+    import torch.fx.experimental.symbolic_shapes  # noqa: F401, PLC0415
 
 
 def _may_draw(part: nn.Module) -> bool:

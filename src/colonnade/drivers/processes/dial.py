@@ -236,8 +236,8 @@ class Dialler:
                 return "the server closed the connection"
             kind = stream.take(data)
             if kind == Kind.MESSAGE:
-                await stream.answer()
-            elif kind in (Kind.RELAY, Kind.PRESENCE):
+                continue
+            if kind in (Kind.RELAY, Kind.PRESENCE):
                 self._hear_of_others(data)
             elif kind == Kind.REFUSAL:
                 refusal = read_control(open_envelope(data, SERVER_NAME), Kind.REFUSAL, Refusal, SERVER_NAME)

@@ -1,9 +1,10 @@
 """What a node knows about one peer, and the stream that connects them."""
 
 import asyncio
+import contextlib
 import time
 from collections import deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 from colonnade.drivers.processes.conversation import Conversation
@@ -23,10 +24,9 @@ if TYPE_CHECKING:
 
 __all__ = ["Aside", "Carrier", "FarPeer", "Peer", "Stream"]
 
-ACK_AFTER_S = 0.02  # an answer usually comes sooner and carries the acknowledgement
+ACK_AFTER_S = 0.1  # an answer usually comes sooner and carries the acknowledgement
 RATE_WINDOW_S = 10.0
 _MESSAGE, _ACK = Kind.MESSAGE, Kind.ACK  # looked up once, because every frame is compared with them
-SHORT_BYTES = 48 * 1024  # below the smallest HTTP/2 window, with room for the envelope
 
 
 class Carrier(Protocol):
@@ -130,13 +130,17 @@ class FarPeer(Peer):
 
 
 class Stream:
-    """Carries one conversation while the connection lasts."""
+    """Carries one conversation while the connection lasts.
+
+    A write begins in the call that makes something to write, and its end begins the next one. No task waits for either:
+    a change of tasks costs a fifth of the round trips, and so does a reader that waits until its answer is written.
+    """
 
     def __init__(
         self,
         node: "Node",
         peer: Peer,
-        write: Callable[[bytes], Awaitable[object]],
+        write: Callable[[bytes], Coroutine[Any, Any, object]],
         heard: int,
         aside: Aside | None = None,
     ) -> None:
@@ -144,26 +148,86 @@ class Stream:
         self._next = heard + 1  # the next sequence to write, after those the peer has
         self._acknowledged = peer.conversation.may_acknowledge  # what the peer was told last
         self._ack_due = self._ack_planned = False
-        self._wake = asyncio.Event()
-        self._wake.set()
-        self._writing = False  # only one write at a time
-        self._put_off = False  # the writing task found the reader writing
-        self._taking = self._wanted = False  # the role handles a message; it made something to write
+        self._open = False
+        self._writing: Coroutine[Any, Any, object] | None = None  # only one write at a time
+        self._awaited: asyncio.Future[Any]  # what the write waits for
+        self._ended: asyncio.Future[None] | None = None  # for `last_write`
+        self._aside_next = False  # a frame aside comes next, if there is one
+        self._woken = False  # `wake` is planned
         self._written_at = time.monotonic()
         self._last_word: bytes | None = None  # END or BYE, after all messages
         self._news = b""  # the body of the next ACK
-        self.dropped: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+        self._loop = asyncio.get_running_loop()
+        self.dropped: asyncio.Future[str] = self._loop.create_future()  # the cause, or the error of a write
+
+    def open(self) -> None:
+        """Begin to write: the handshake is over."""
+        self._open = True
+        self.wake()
+
+    async def last_write(self, within_s: float) -> None:
+        """Write nothing more, and wait for the end of a write that is under way: abandoning it would end the call."""
+        self._open = False
+        if self._writing is not None:
+            self._ended = self._loop.create_future()
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(within_s):
+                    await self._ended
+
+    def close(self) -> None:
+        """Write nothing more, and abandon a write that is under way."""
+        self._open = False
+        writing, self._writing = self._writing, None
+        if writing is not None:
+            self._awaited.cancel()
+            with contextlib.suppress(Exception, asyncio.CancelledError):
+                writing.throw(asyncio.CancelledError())
+            writing.close()
+        if self.dropped.done():
+            self.dropped.exception()  # retrieved, even if the reader ended first
 
     def wake(self) -> None:
-        """Tell that there is something to write. If a message caused it, its reader may write it (see `answer`)."""
-        if self._taking:
-            self._wanted = True
+        """Write what there is to write. If a write is under way, its end does this."""
+        while self._open and self._writing is None and not self.dropped.done():
+            frame = self._next_frame()
+            if frame is None:
+                return
+            self._writing = self._write(frame)
+            self._continue()
+
+    def _continue(self) -> None:
+        """Run the write until it waits or ends, as a task would."""
+        assert self._writing is not None
+        try:
+            self._awaited = self._writing.send(None)
+        except StopIteration:
+            self._writing = None
+        except asyncio.CancelledError:  # gRPC raises this if the call has ended
+            self._writing = None
+            self.drop("connection lost")
+        except Exception as error:
+            self._writing = None
+            if not self.dropped.done():
+                self.dropped.set_exception(error)
         else:
-            self._wake.set()
+            self._awaited.add_done_callback(self._written)
+
+    def _written(self, _: object) -> None:
+        if self._writing is not None:
+            self._continue()
+            self.wake()
+            if self._writing is None and self._ended is not None and not self._ended.done():
+                self._ended.set_result(None)
 
     def wake_aside(self) -> None:
-        """Tell that the writing task has something to write."""
-        self._wake.set()
+        """Tell that there is a frame aside. It is written later, because its maker may not be ready yet."""
+        if not self._woken:
+            self._woken = True
+            self._loop.call_soon(self._wake_again)
+
+    def _wake_again(self) -> None:
+        self._woken = False
+        self.wake()
 
     def drop(self, cause: str) -> None:
         """End this stream with this cause."""
@@ -196,17 +260,15 @@ class Stream:
                 raise RemoteProtocolError(peer.name, "acknowledges a message that was not sent to it yet")
             conversation.heard(envelope.acknowledged)
             if envelope.kind == _MESSAGE:
-                self._taking = True
                 try:
                     self._node.received(peer, envelope.sequence, envelope.body, envelope.evaluation)
                 except RemoteProtocolError as error:
                     self.drop(error.cause)  # nothing more may be written: the conversation restarts with new numbers
                     raise
-                finally:
-                    self._taking = False
-                self._wanted = self._next <= conversation.may_send  # the window may have opened, too
-            elif self._next <= conversation.may_send:
-                self.wake()
+                if conversation.received != self._acknowledged:
+                    self._plan_ack()  # no answer has carried it
+            if self._next <= conversation.may_send:
+                self.wake()  # the window may have opened
         return envelope.kind
 
     def _plan_ack(self) -> None:
@@ -215,7 +277,7 @@ class Stream:
             self._ack_now()
         elif not self._ack_planned:
             self._ack_planned = True
-            asyncio.get_running_loop().call_later(ACK_AFTER_S, self._ack_now)
+            self._loop.call_later(ACK_AFTER_S, self._ack_now)
 
     def _ack_now(self) -> None:
         self._ack_planned = False
@@ -230,73 +292,33 @@ class Stream:
         else:
             self._plan_ack()
 
-    async def write_queue(self) -> None:
-        """Write what is queued whenever there is something, until cancelled."""
-        while True:
-            await self._wake.wait()
-            self._wake.clear()
-            if self._writing:
-                self._put_off = True  # until the reader has written its answer
-                continue
-            self._writing = True
-            try:
-                await self._write_all()
-            finally:
-                self._writing = False
+    def _next_frame(self) -> bytes | None:
+        """The next frame to write: one aside and one of the conversation in turn. Neither keeps the other waiting."""
+        if self._aside is None:
+            return self._own_frame()
+        first, second = (self._aside.next_frame, self._own_frame)[:: 1 if self._aside_next else -1]
+        frame = first()
+        if frame is None:
+            return second()
+        self._aside_next = not self._aside_next
+        return frame
 
-    async def answer(self) -> None:
-        """Write a short answer at once, if the peer has everything else. The reader calls this.
-
-        The write cannot block, because nothing else is in flight. Longer answers go to the writing task: two readers
-        that wait for each other to read would be stuck. (The change of tasks costs a fifth of the round trips.)
-        """
-        if self.dropped.done():
-            return  # the conversation may have restarted with new numbers
-        outbox = self._peer.conversation.outbox
-        alone = len(outbox) == 1 and outbox[0][0] == self._next <= self._peer.conversation.may_send
-        if self._writing or not alone or len(outbox[0][1]) > SHORT_BYTES:
-            self._plan_ack()
-            if self._wanted:
-                self._wake.set()
-            return
-        self._writing = True
-        try:
-            await self._write(self._next_message())
-        finally:
-            self._writing = False
-        if self._put_off or self._last_word is not None:  # the last frame waited for this message
-            self._put_off = False
-            self._wake.set()
-
-    async def _write_all(self) -> None:
-        """Write up to `max_in_flight` messages beyond the last acknowledged one, then the other frames."""
-        conversation, in_flight = self._peer.conversation, self._node.limits.max_in_flight
-        while self._next <= min(conversation.may_send, conversation.acknowledged + in_flight):
-            if self.dropped.done():
-                return  # the conversation may have restarted with new numbers
-            await self._write(self._next_message())
-            if self._aside is not None:
-                await self._write_aside(self._aside)
-        if self._aside is not None and await self._write_aside(self._aside):
-            self._wake.set()  # one frame each in turn: neither keeps the other waiting
+    def _own_frame(self) -> bytes | None:
+        """Messages, up to `max_in_flight` beyond the last acknowledged one; then an acknowledgement; then the end."""
+        conversation = self._peer.conversation
+        window = conversation.acknowledged + self._node.limits.max_in_flight
+        if self._next <= min(conversation.may_send, window):
+            outbox = conversation.outbox
+            _, frame = outbox[self._next - outbox[0][0]]
+            self._next += 1
+            return self._noted(acknowledge(frame, conversation.may_acknowledge))
         if self._ack_due:
             news, self._news = self._news, b""
-            await self._write(self._noted(seal_envelope(Kind.ACK, 0, conversation.may_acknowledge, news)))
+            return self._noted(seal_envelope(Kind.ACK, 0, conversation.may_acknowledge, news))
         if self._last_word is not None and self._next > conversation.sent:
             word, self._last_word = self._last_word, None
-            await self._write(self._noted(word))
-
-    async def _write_aside(self, aside: Aside) -> bool:
-        frame = None if self.dropped.done() else aside.next_frame()
-        if frame is not None:
-            await self._write(frame)
-        return frame is not None
-
-    def _next_message(self) -> bytes:
-        conversation = self._peer.conversation
-        _, frame = conversation.outbox[self._next - conversation.outbox[0][0]]
-        self._next += 1
-        return self._noted(acknowledge(frame, conversation.may_acknowledge))
+            return self._noted(word)
+        return None
 
     def _noted(self, frame: bytes) -> bytes:
         """Note that this frame acknowledges all messages in the journal and serves as a heartbeat."""

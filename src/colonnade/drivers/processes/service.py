@@ -444,8 +444,8 @@ class Service:
                 return "the party closed the connection"
             kind = stream.take(data)
             if kind == Kind.MESSAGE:
-                await stream.answer()
-            elif kind == Kind.BYE:
+                continue
+            if kind == Kind.BYE:
                 self.byes[peer.name] = read_control(open_envelope(data, peer.name), Kind.BYE, Bye, peer.name)
                 return "goodbye"
             elif kind == Kind.RELAY and self.relay is not None:
@@ -521,22 +521,23 @@ class Service:
 
 
 async def until_it_ends(stream: Stream, reading: Any) -> str:
-    """Read and write until one of them ends or the stream is dropped; returns the cause in words."""
-    reader, writer = asyncio.ensure_future(reading), asyncio.ensure_future(stream.write_queue())
+    """Read and write until reading ends or the stream is dropped; returns the cause in words."""
+    reader = asyncio.ensure_future(reading)
+    stream.open()
     try:
-        await asyncio.wait({reader, writer, stream.dropped}, return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait({reader, stream.dropped}, return_when=asyncio.FIRST_COMPLETED)
         if reader.done():
             return str(reader.result())  # raises if the peer sent something wrong
-        if stream.dropped.done():
-            return stream.dropped.result()
-        writer.result()
-        return "nothing more to write"
+        return stream.dropped.result()  # raises if a write failed
     except BROKEN:
         return "connection lost"
+    except RemoteProtocolError:
+        await stream.last_write(FAREWELL_S)  # the refusal comes next
+        raise
     finally:
-        for task in (reader, writer):
-            task.cancel()
-        await asyncio.gather(reader, writer, return_exceptions=True)
+        reader.cancel()
+        stream.close()
+        await asyncio.gather(reader, return_exceptions=True)
 
 
 def _common_name(context: Any) -> str:
