@@ -59,6 +59,11 @@ class LinearOptions(Options, frozen=True, kw_only=True):
         return 0
 
     @property
+    def share(self) -> bool | None:
+        """Whether all parties step on each sum; None: see `shares`."""
+        return False
+
+    @property
     def snapshot_every(self) -> float:
         """Epochs from one snapshot to the next."""
         return 1.0
@@ -82,6 +87,10 @@ class LinearOptions(Options, frozen=True, kw_only=True):
     def task(self) -> Task:
         """The task of the loss. The coordinator has no labels, so it takes "auto" to mean two classes."""
         return Task("regression", ()) if self.loss in ("ridge", "huber") else Task("binary", ("0", "1"))
+
+    def shares(self, measured: bool) -> bool:
+        """Whether an asynchronous method's parties share each sum: as given; if not, unless a rate is given."""
+        return measured if self.share is None else self.share
 
     def threshold(self, parties: int) -> int:
         """How many parties an update takes."""
@@ -130,6 +139,7 @@ class AfOptions(LinearOptions, frozen=True, kw_only=True):
     """Asynchronous methods with H = I."""
 
     ahead: int = 1  # aggregations under way while a step is computed
+    share: bool | None = None  # all parties step on each sum; left out: true, or false if train.learning_rate is given
 
 
 class AfSagaOptions(AfOptions, frozen=True, kw_only=True):

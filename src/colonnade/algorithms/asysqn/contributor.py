@@ -48,7 +48,7 @@ from colonnade.algorithms.asysqn.scale import GIVEN, measured
 from colonnade.algorithms.batches import Rows, Walk, are_distinct, is_rows
 from colonnade.algorithms.chassis import PARTY, Chassis, RoleState, Sender, done, job, on
 from colonnade.algorithms.method import PartySetup
-from colonnade.algorithms.sane import STEPS
+from colonnade.algorithms.sane import STEPS, is_step
 from colonnade.models.continued import Continued
 from colonnade.privacy import masking
 from colonnade.privacy.secret import SecretKey
@@ -129,7 +129,8 @@ class Contributor(Chassis[C], Generic[C]):
         self.estimator, self._columns = Estimator(held, options, scale), setup.train.shape[1]
         if isinstance(setup.model, Continued):
             self.estimator.begin_at(setup.model, self._columns, setup.name)
-        path = ("batches",) if options.synchronous else ("batches", setup.index)
+        self.shared = options.shares(training.measured)
+        path = ("batches",) if options.synchronous or self.shared else ("batches", setup.index)
         batches = Draws if options.estimator == SAGA or training.sampling == "iid" else Walk
         self._walk = batches(self._block.rows, setup.training.batch_size, setup.training.seed, *path)
 
@@ -195,15 +196,15 @@ class Contributor(Chassis[C], Generic[C]):
             raise RemoteProtocolError(sender, f"asks for a sum over parties {ask.members}{fault}")
         if not is_rows(ask.rows, self._block.rows):
             raise RemoteProtocolError(sender, f"asks for rows that do not exist: {ask!r:.120}")
-        batch = 0 < len(ask.rows) <= self.training.batch_size and are_distinct(ask.rows)
-        if len(ask.rows) if ask.whole or ask.tests else not batch:
+        if not self._is_batch(ask):
             raise RemoteProtocolError(sender, f"asks for rows that are not a batch: {ask!r:.120}")
         known = self.sums.sums.get(key)
         if key in state.held or (known is not None and known.members):
             raise RemoteProtocolError(sender, "asks twice for the same sum")
-        obstacle = self._obstacle(initiator, _share_of(ask))
+        share = self._share_of(ask)
+        obstacle = self._obstacle(initiator, share)
         if not obstacle:
-            return self._contribute(initiator, ask)
+            return self._contribute(initiator, ask, share)
         state.held_back += 1
         if obstacle != OTHERS and ask.tests:
             return self._decline()
@@ -212,6 +213,17 @@ class Contributor(Chassis[C], Generic[C]):
             del state.held[theirs[0]]
         state.held[key] = ask
         self.advance()
+
+    def _is_batch(self, ask: Ask) -> bool:
+        """Whether the question names a batch or a shared sum, or all rows; never two of these."""
+        if ask.whole or ask.tests or ask.round:
+            alone = not ask.round or (self.shared and is_step(ask.round) and not (ask.whole or ask.tests))
+            return alone and not len(ask.rows)
+        return 0 < len(ask.rows) <= self.training.batch_size and are_distinct(ask.rows)
+
+    def _share_of(self, ask: Ask) -> Share:
+        rows = self._walk.batch(ask.round) if ask.round else ask.rows
+        return Share(ask.tests, ask.whole, rows, tuple(ask.members))
 
     def _obstacle(self, initiator: int, share: Share) -> str:
         """Why this party does not give its term for this share; "" if it does."""
@@ -223,14 +235,13 @@ class Contributor(Chassis[C], Generic[C]):
             return ""
         return MAKING if self.fence.awaits(share) else UNMOVED
 
-    def _contribute(self, initiator: int, ask: Ask) -> None:
-        share = _share_of(ask)
+    def _contribute(self, initiator: int, ask: Ask, share: Share) -> None:
         held_out = self._held.judged(ask.whole)
-        rows = held_out if share.tests else self._block.rows if ask.whole else len(ask.rows)
+        rows = held_out if share.tests else self._block.rows if ask.whole else len(share.rows)
         self._limit_terms(initiator)
         self.sums.open(initiator, ask, rows)
         self.state.answers += not share.tests
-        amount = 0.0 if share.tests else self.amount(1, ask.rows, ask.whole)
+        amount = 0.0 if share.tests else self.amount(1, share.rows, ask.whole)
         self._make(Term(initiator, ask.nonce), amount, share)
 
     def _limit_terms(self, initiator: int) -> None:
@@ -247,13 +258,14 @@ class Contributor(Chassis[C], Generic[C]):
     def answer_held(self) -> None:
         """Answer the held questions that have no obstacle any more."""
         for (initiator, nonce), ask in list(self.state.held.items()):
-            obstacle = self._obstacle(initiator, _share_of(ask))
+            share = self._share_of(ask)
+            obstacle = self._obstacle(initiator, share)
             if not obstacle or (obstacle != OTHERS and ask.tests):
                 del self.state.held[initiator, nonce]
                 if obstacle:
                     self._decline()
                 else:
-                    self._contribute(initiator, ask)
+                    self._contribute(initiator, ask, share)
 
     def _decline(self) -> None:
         self.send(SERVER, Declined(self.state.judging), evaluation=True)
@@ -263,7 +275,7 @@ class Contributor(Chassis[C], Generic[C]):
         own = self.state.blocked
         if own is not None and self._obstacle(self.index, self.own_share(own)) == UNMOVED:
             return True
-        return any(self._obstacle(key[0], _share_of(ask)) == UNMOVED for key, ask in self.state.held.items())
+        return any(self._obstacle(key[0], self._share_of(ask)) == UNMOVED for key, ask in self.state.held.items())
 
     def amount(self, passes: float, rows: Rows, whole: bool = False) -> float:
         """An amount of work, in units of two passes over a mean party's batch."""
@@ -347,7 +359,10 @@ class Contributor(Chassis[C], Generic[C]):
             state.dropped += 1
             return self.advance()
         tests, whole, rows, _ = share
-        ask = Ask(nonce, list(members), whole, rows, tests)
+        if self.shared and purpose.what == BATCH:
+            ask = Ask(nonce, list(members), False, NO_ROWS, round=purpose.number)
+        else:
+            ask = Ask(nonce, list(members), whole, rows, tests)
         size = self._block.rows if whole and not tests else len(made.masked)
         state.own[nonce] = purpose
         self.sums.open(self.index, ask, size)
@@ -396,6 +411,11 @@ class Contributor(Chassis[C], Generic[C]):
             if purpose.what in redo and self.still_wanted(purpose):
                 self.gather(purpose)
 
+    @property
+    def lasting(self) -> tuple[str, ...]:
+        """The purposes of own sums that others wait for, too: the party tries again if one is abandoned."""
+        return (ROUND, SNAPSHOT, BATCH) if self.shared else (ROUND, SNAPSHOT)
+
     def abandon_training(self) -> None:
         """End all own aggregations except those over test rows: the coordinator decides on those."""
         self.abandon([nonce for nonce, purpose in self.state.own.items() if purpose.what != TESTS])
@@ -414,7 +434,7 @@ class Contributor(Chassis[C], Generic[C]):
         self._complain(self.index, nonce, given_up)
         self.tell(entry.members, Late(nonce))
         if given_up:
-            self.abandon([nonce], redo=(ROUND, SNAPSHOT))
+            self.abandon([nonce], redo=self.lasting)
             self.advance()
         else:
             self.wake(timer, due + self._patience(rest))
@@ -464,10 +484,6 @@ class Contributor(Chassis[C], Generic[C]):
         roots = {nonce for initiator, nonce in self.sums.sums if initiator == self.index}
         if roots - set(own):
             raise LocalProtocolError(f"{self.name}: a sum that no party waits for")
-
-
-def _share_of(ask: Ask) -> Share:
-    return Share(ask.tests, ask.whole, ask.rows, tuple(ask.members))
 
 
 @lru_cache(maxsize=1024)

@@ -42,6 +42,7 @@ __all__ = [
     "Step",
     "StepMade",
     "Stepped",
+    "Summed",
     "Take",
     "Taken",
     "Totals",
@@ -117,7 +118,7 @@ class Taken(Message, frozen=True):
 
 
 class Round(Message, frozen=True):
-    """Coordinator → party, synchronous twins: the next round, and the party that aggregates for all."""
+    """Coordinator → party, in rounds and with shared sums: the next sum, and the party that aggregates it for all."""
 
     number: int
     initiator: int
@@ -128,11 +129,19 @@ class Stepped(Message, frozen=True):
 
     plainly: ClassVar[str] = "a notice that the party has made a step, with the number of rows; no data"
 
-    round: int  # 0: asynchronous
+    round: int  # 0: a batch of the party's own
     rows: int
     steps: int  # steps of this party so far
     clock: int  # Σ of the others' steps when they contributed
     members: list[int]  # the parties that contributed
+
+
+class Summed(Message, frozen=True):
+    """Party → coordinator: I have the totals of this shared sum, and have sent them to all."""
+
+    plainly: ClassVar[str] = "a notice that a sum is complete; no data"
+
+    round: int
 
 
 class Judge(Message, frozen=True, omit_defaults=True):
@@ -193,6 +202,7 @@ class Ask(Message, frozen=True, omit_defaults=True):
     """Initiator → every other member: contribute your margins of these rows, or of all (`whole`).
 
     With `tests`, the rows are the held-out ones: the validation rows, unless all are meant or there are none.
+    With `round`, the rows are those of this shared sum, which all parties know.
     """
 
     plainly: ClassVar[str] = "which rows the party works on next"
@@ -202,11 +212,13 @@ class Ask(Message, frozen=True, omit_defaults=True):
     whole: bool
     rows: Array  # (b,) int32
     tests: bool = False
+    round: int = 0
 
 
 def digest_of(ask: Ask) -> bytes:
     """A digest of a question's rows and members."""
-    kind = f"{'AskTests' if ask.tests else 'Ask'} {ask.whole} {ask.members} {len(ask.rows)}"
+    what = "AskTests" if ask.tests else f"AskRound {ask.round}" if ask.round else "Ask"
+    kind = f"{what} {ask.whole} {ask.members} {len(ask.rows)}"
     return hashlib.blake2b(kind.encode() + ask.rows.tobytes(), digest_size=16).digest()
 
 
@@ -251,14 +263,15 @@ class Late(Message, frozen=True):
     nonce: int
 
 
-class Totals(Message, frozen=True):
-    """Initiator → every other member: θ of all rows at a barrier, or of a synchronous round's batch."""
+class Totals(Message, frozen=True, omit_defaults=True):
+    """Initiator → every other member: θ of all rows at a barrier, or of the batch of a round or of a shared sum."""
 
     plainly: ClassVar[str] = "for each row, the score that all parties together give it"
 
     barrier: int
     round: int
     values: Array  # (rows,) float64
+    clock: int = 0  # of a shared sum: Σ of all members' steps when they contributed
 
 
 # Jobs.
@@ -322,7 +335,7 @@ class JudgeTests(Payload, frozen=True):
 
 
 ASYSQN_PAYLOADS = (
-    *(Hello, Differs, BeginTraining, Members, Hold, Held, Take, Release, Taken, Round, Stepped),
+    *(Hello, Differs, BeginTraining, Members, Hold, Held, Take, Release, Taken, Round, Stepped, Summed),
     *(Judge, Judged, Declined, Diverged, Missing),
     *(Ask, Masked, Masks, Abandon, Late, Totals),
     *(Margins, MarginsMade, Step, StepMade, FullPass, FullPassed, JudgeTests),
