@@ -69,6 +69,11 @@ class LinearOptions(Options, frozen=True, kw_only=True):
         return 1.0
 
     @property
+    def extrapolate(self) -> bool | None:
+        """Whether snapshots are extrapolated; None: see `extrapolates`."""
+        return False
+
+    @property
     def protects(self) -> str:
         """What the masks of Alg. 2 (privacy/masking.py) protect, in words."""
         if self.masking == "off":
@@ -91,6 +96,10 @@ class LinearOptions(Options, frozen=True, kw_only=True):
     def shares(self, measured: bool) -> bool:
         """Whether an asynchronous method's parties share each sum: as given; if not, unless a rate is given."""
         return measured if self.share is None else self.share
+
+    def extrapolates(self, measured: bool) -> bool:
+        """Whether the parties extrapolate from SVRG's snapshots: as given; if not, unless a rate is given."""
+        return measured if self.extrapolate is None else self.extrapolate
 
     def threshold(self, parties: int) -> int:
         """How many parties an update takes."""
@@ -152,6 +161,7 @@ class AfSvrgOptions(AfOptions, frozen=True, kw_only=True):
     """Alg. 4 with H = I."""
 
     snapshot_every: float = 1.0  # epochs
+    extrapolate: bool | None = None  # from earlier snapshots; left out: true, or false if train.learning_rate is given
 
     estimator = SVRG
 
@@ -179,6 +189,7 @@ class AsySvrgOptions(AsyOptions, frozen=True, kw_only=True):
     """Alg. 4."""
 
     snapshot_every: float = 1.0  # epochs
+    extrapolate: bool | None = None  # from earlier snapshots; left out: true, or false if train.learning_rate is given
 
     estimator = SVRG
 
@@ -208,5 +219,6 @@ class SynSvrgOptions(SynOptions, frozen=True, kw_only=True):
     """Lock-step rounds of Alg. 4."""
 
     snapshot_every: float = 1.0  # epochs
+    extrapolate: bool | None = None  # from earlier snapshots; left out: true, or false if train.learning_rate is given
 
     estimator = SVRG

@@ -102,6 +102,7 @@ class ContributorState(RoleState):
     answers: int = 0
     dropped: int = 0
     held_back: int = 0
+    rested: int = -1  # this party's steps when it contributed to the newest snapshot
 
 
 C = TypeVar("C", bound=ContributorState)
@@ -119,14 +120,15 @@ class Contributor(Chassis[C], Generic[C]):
         self._key = SecretKey()
         self._masked = setup.options.masking == "on"
         self._fewest = FEWEST if self._masked else 1  # parties of a sum
-        options, waiting, most = setup.options, WAITING + setup.options.ahead, max(held.train.rows, held.test.rows)
+        options, training, parties = setup.options, setup.training, len(setup.names)
+        scale = measured(held, options, training.batch_size, parties) if training.measured else GIVEN
+        self.estimator = Estimator(held, options, scale, options.extrapolates(training.measured))
+        self._columns = setup.train.shape[1]
+        waiting, most = WAITING + options.ahead, max(held.train.rows + self.estimator.extra, held.test.rows)
         self.sums = Aggregations(
             setup.index, setup.names, self._masked, options.fan_out, options.fraction_bits, waiting, most
         )  # fmt: skip
         self.fence = Fence(self._block.rows)
-        training, parties = setup.training, len(setup.names)
-        scale = measured(held, options, training.batch_size, parties) if training.measured else GIVEN
-        self.estimator, self._columns = Estimator(held, options, scale), setup.train.shape[1]
         if isinstance(setup.model, Continued):
             self.estimator.begin_at(setup.model, self._columns, setup.name)
         self.shared = options.shares(training.measured)
@@ -154,22 +156,24 @@ class Contributor(Chassis[C], Generic[C]):
     def margins_of(self, job: Margins) -> MarginsMade:
         """Alg. 2 l. 2: θ^ℓ of the newest w_ℓ, under a mask that is never used again."""
         w, steps = self.estimator.w, self.estimator.steps
-        block = self._tests if job.tests else self._block
         if job.tests:
             rows = None if job.whole or not self._held.validation else np.arange(self._held.validation)
+            theta = self._tests.margins(w, rows)
         else:
-            rows = None if job.whole else job.rows
-        theta = block.margins(w, rows)
+            theta = self.estimator.snapshot(job.history) if job.whole else self._block.margins(w, job.rows)
         encoded = masking.encode(theta, self.options.fraction_bits, len(self.names))
         drawn = masking.masks(self._key.seed("mask", job.draw), 1 + len(encoded) * self._masked)
         nonce, masks = int(drawn[0]) >> 1, drawn[1:]  # the first one is the nonce of an attempt and masks nothing
         return MarginsMade(nonce, steps, masking.add(encoded, masks) if self._masked else encoded, masks)
 
-    def _make(self, term: Term, amount: float, share: Share, name_only: bool = False) -> None:
+    def _make(
+        self, term: Term, amount: float, share: Share, name_only: bool = False, history: Iterable[int] = ()
+    ) -> None:
         """Ask for a job beside the lane that makes this party's term of a sum."""
         self.state.draws += 1
         kind, whole = EVALUATION if share.tests else "margins", share.whole and (share.tests or not name_only)
-        token = self.work(kind, amount, Margins(self.state.draws, share.tests, whole, share.rows), aside=True)
+        margins = Margins(self.state.draws, share.tests, whole, share.rows, list(history))
+        token = self.work(kind, amount, margins, aside=True)
         self.state.asides[token] = term
         self.fence.note(token, share)
 
@@ -177,7 +181,10 @@ class Contributor(Chassis[C], Generic[C]):
     def term_made(self, token: int, made: MarginsMade) -> None:
         """Open an own aggregation with the term, or add the term to an open one."""
         term = self.state.asides.pop(token)
-        members = self.fence.settle(token).members
+        share = self.fence.settle(token)
+        members = share.members
+        if share.whole and not share.tests:
+            self.state.rested = made.steps
         if term.opens is not None:
             self._open(term.opens, members, made)
         else:
@@ -196,7 +203,7 @@ class Contributor(Chassis[C], Generic[C]):
             raise RemoteProtocolError(sender, f"asks for a sum over parties {ask.members}{fault}")
         if not is_rows(ask.rows, self._block.rows):
             raise RemoteProtocolError(sender, f"asks for rows that do not exist: {ask!r:.120}")
-        if not self._is_batch(ask):
+        if not self._is_batch(ask) or not self._is_history(ask):
             raise RemoteProtocolError(sender, f"asks for rows that are not a batch: {ask!r:.120}")
         known = self.sums.sums.get(key)
         if key in state.held or (known is not None and known.members):
@@ -221,6 +228,10 @@ class Contributor(Chassis[C], Generic[C]):
             return alone and not len(ask.rows)
         return 0 < len(ask.rows) <= self.training.batch_size and are_distinct(ask.rows)
 
+    def _is_history(self, ask: Ask) -> bool:
+        fits = len(ask.history) <= self.estimator.extra and all(map(is_step, ask.history))
+        return not ask.history or (fits and ask.whole and not ask.tests)
+
     def _share_of(self, ask: Ask) -> Share:
         rows = self._walk.batch(ask.round) if ask.round else ask.rows
         return Share(ask.tests, ask.whole, rows, tuple(ask.members))
@@ -237,12 +248,16 @@ class Contributor(Chassis[C], Generic[C]):
 
     def _contribute(self, initiator: int, ask: Ask, share: Share) -> None:
         held_out = self._held.judged(ask.whole)
-        rows = held_out if share.tests else self._block.rows if ask.whole else len(share.rows)
+        rows = held_out if share.tests else self._snapshot_size if ask.whole else len(share.rows)
         self._limit_terms(initiator)
         self.sums.open(initiator, ask, rows)
         self.state.answers += not share.tests
         amount = 0.0 if share.tests else self.amount(1, share.rows, ask.whole)
-        self._make(Term(initiator, ask.nonce), amount, share)
+        self._make(Term(initiator, ask.nonce), amount, share, history=ask.history)
+
+    @property
+    def _snapshot_size(self) -> int:
+        return self._block.rows + self.estimator.extra
 
     def _limit_terms(self, initiator: int) -> None:
         """Cancel the oldest term for this initiator if too many are being made: it has abandoned that sum long ago.
@@ -362,13 +377,14 @@ class Contributor(Chassis[C], Generic[C]):
         if self.shared and purpose.what == BATCH:
             ask = Ask(nonce, list(members), False, NO_ROWS, round=purpose.number)
         else:
-            ask = Ask(nonce, list(members), whole, rows, tests)
-        size = self._block.rows if whole and not tests else len(made.masked)
+            history = self.estimator.state.snapshots.barriers if whole and not tests else []
+            ask = Ask(nonce, list(members), whole, rows, tests, history=history)
+        size = self._snapshot_size if whole and not tests else len(made.masked)
         state.own[nonce] = purpose
         self.sums.open(self.index, ask, size)
         self.tell(members, ask, evaluation=tests)
         if whole and not tests:  # this party passes over all its rows while the others do
-            self._make(Term(self.index, nonce), self.amount(1, rows, True), share)
+            self._make(Term(self.index, nonce), self.amount(1, rows, True), share, history=ask.history)
         else:
             self.sums.contribute(self.index, nonce, made)
         if not tests and len(members) > 1:

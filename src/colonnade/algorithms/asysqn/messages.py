@@ -22,6 +22,7 @@ __all__ = [
     "Declined",
     "Differs",
     "Diverged",
+    "Extrapolated",
     "FullPass",
     "FullPassed",
     "Held",
@@ -202,7 +203,8 @@ class Ask(Message, frozen=True, omit_defaults=True):
     """Initiator → every other member: contribute your margins of these rows, or of all (`whole`).
 
     With `tests`, the rows are the held-out ones: the validation rows, unless all are meant or there are none.
-    With `round`, the rows are those of this shared sum, which all parties know.
+    With `round`, the rows are those of this shared sum, which all parties know. `history` names the earlier snapshots
+    that the initiator extrapolates from.
     """
 
     plainly: ClassVar[str] = "which rows the party works on next"
@@ -213,12 +215,14 @@ class Ask(Message, frozen=True, omit_defaults=True):
     rows: Array  # (b,) int32
     tests: bool = False
     round: int = 0
+    history: list[int] = []
 
 
 def digest_of(ask: Ask) -> bytes:
     """A digest of a question's rows and members."""
     what = "AskTests" if ask.tests else f"AskRound {ask.round}" if ask.round else "Ask"
-    kind = f"{what} {ask.whole} {ask.members} {len(ask.rows)}"
+    history = f" {ask.history}" if ask.history else ""
+    kind = f"{what} {ask.whole} {ask.members} {len(ask.rows)}{history}"
     return hashlib.blake2b(kind.encode() + ask.rows.tobytes(), digest_size=16).digest()
 
 
@@ -270,20 +274,21 @@ class Totals(Message, frozen=True, omit_defaults=True):
 
     barrier: int
     round: int
-    values: Array  # (rows,) float64
+    values: Array  # (rows,) float64; at a barrier, then the sums of `Snapshots.tail`
     clock: int = 0  # of a shared sum: Σ of all members' steps when they contributed
 
 
 # Jobs.
 
 
-class Margins(Payload, frozen=True):
+class Margins(Payload, frozen=True, omit_defaults=True):
     """Job: θ^ℓ of the rows that an `Ask` with these fields means, in fixed point, masked."""
 
     draw: int  # names the mask
     tests: bool
     whole: bool
     rows: Array
+    history: list[int] = []
 
 
 class MarginsMade(Payload, frozen=True):
@@ -314,10 +319,12 @@ class StepMade(Payload, frozen=True):
     start: float  # loss at w = 0, on this batch or on all rows, whichever is larger
 
 
-class FullPass(Payload, frozen=True):
+class FullPass(Payload, frozen=True, omit_defaults=True):
     """Job: the full gradient's data part at margins of all rows (Alg. 4 l. 3, Alg. 5 l. 2); none given: at w = 0."""
 
-    theta: Array
+    theta: Array  # (rows,), then the sums of `Snapshots.tail`
+    barrier: int = 0  # 0: no snapshot to extrapolate from
+    parties: int = 0  # that contributed
 
 
 class FullPassed(Payload, frozen=True):
@@ -325,6 +332,15 @@ class FullPassed(Payload, frozen=True):
 
     slopes: Array
     mean: Array
+
+
+class Extrapolated(FullPassed, frozen=True):
+    """`FullPassed` at an extrapolated point."""
+
+    barrier: int
+    theta: Array  # of the snapshot itself
+    row: Array  # of G: see `extrapolation`; empty: the parties have different snapshots
+    w: Array  # the new weights; empty: no point with a lower objective was found
 
 
 class JudgeTests(Payload, frozen=True):
@@ -338,5 +354,5 @@ ASYSQN_PAYLOADS = (
     *(Hello, Differs, BeginTraining, Members, Hold, Held, Take, Release, Taken, Round, Stepped, Summed),
     *(Judge, Judged, Declined, Diverged, Missing),
     *(Ask, Masked, Masks, Abandon, Late, Totals),
-    *(Margins, MarginsMade, Step, StepMade, FullPass, FullPassed, JudgeTests),
+    *(Margins, MarginsMade, Step, StepMade, FullPass, FullPassed, Extrapolated, JudgeTests),
 )

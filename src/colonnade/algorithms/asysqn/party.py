@@ -211,6 +211,7 @@ class Party(Contributor[State]):
         state.members = tuple(members)
         if not same:
             state.awaited = {}
+            self.estimator.forget_snapshots()
         self.sums.drop_of(gone - {self.index})
         state.held = {key: ask for key, ask in state.held.items() if key[0] not in gone or ask.tests}
         hit = []
@@ -407,7 +408,7 @@ class Party(Contributor[State]):
         """Margins θ that another party aggregated for all."""
         if not (is_step(message.barrier) and is_step(message.round)):
             raise RemoteProtocolError(sender, f"margins of barrier {message.barrier}, round {message.round}")
-        rows = self._block.rows if message.barrier else len(self._walk.batch(message.round))
+        rows = self._snapshot_size if message.barrier else len(self._walk.batch(message.round))
         values = message.values
         if values.shape != (rows,) or values.dtype != np.float64 or not all_finite(values):
             raise RemoteProtocolError(sender, f"margins of shape {values.shape}, expected ({rows},) finite numbers")
@@ -427,24 +428,31 @@ class Party(Contributor[State]):
             state.early[UNKNOWN if state.initiator == UNKNOWN else sender] = Batch(totals.round, totals.values)
             self._take_early()
         elif totals.barrier == state.holding and not state.lane:
-            self._full_pass(totals.values)
+            self._full_pass(totals.values, totals.barrier)
         else:
             state.dropped += 1
 
-    def _full_pass(self, theta: Array) -> None:
-        self.state.lane = self.work("gradient", self.amount(1, NO_ROWS, whole=True), FullPass(theta))
+    def _full_pass(self, theta: Array, barrier: int = 0) -> None:
+        """The full gradient; extrapolate if the weights are still those of the snapshot."""
+        amount, job = self.amount(1, NO_ROWS, whole=True), FullPass(theta)
+        if barrier and self.estimator.extra and self.state.rested == self.estimator.steps:
+            job = FullPass(theta, barrier, len(self.state.members))
+            amount += 2.0 * self._block.rows * len(self.estimator.state.snapshots.barriers) / self.batch_cost
+        self.state.lane = self.work("gradient", amount, job)
 
     @job(FullPass)
     def full_pass(self, job: FullPass) -> FullPassed:
         """The data part of the full gradient."""
-        return self.estimator.full_pass(job.theta)
+        return self.estimator.full_pass(job)
 
     @done(FullPassed)
     def referred(self, token: int, passed: FullPassed) -> None:
         """Take over the reference, and continue with the batches."""
         state = self.state
-        state.lane = 0
+        state.lane, before = 0, self.estimator.w
         self.estimator.refer(passed)
+        if self.estimator.w is not before:
+            self.fence.moved()
         barrier, state.holding = state.holding, 0
         if barrier:
             self.send(SERVER, Taken(barrier))
