@@ -12,7 +12,7 @@ from colonnade.algorithms.asysqn.messages import Ask, Hold, Members, Take, Total
 from colonnade.protocol.errors import RemoteProtocolError
 from colonnade.protocol.events import Received
 
-from .test_asysqn_by_hand import X, Y, Parties
+from .test_asysqn_by_hand import Parties, X, Y
 
 RIDGE, LOGISTIC = LOSSES["ridge"], LOSSES["logistic"]
 NO_ROWS = np.zeros(0, np.int32)
@@ -173,9 +173,7 @@ def test_the_objective_is_nearer_to_scikit_learns(method):
     best = objective(model.coef_[0], model.intercept_[0])
     above = {}
     for extrapolate in (False, True):
-        run = colonnade.prepare(
-            data, {"name": method, "extrapolate": extrapolate}, epochs=8.0, eval_every="100 epochs"
-        )
+        run = colonnade.prepare(data, {"name": method, "extrapolate": extrapolate}, epochs=8.0, eval_every="100 epochs")
         run.execute()
         first, *rest = [node.role.trained() for node in run.simulator.nodes[1:]]
         blocks = [next(iter(one.values())) for one in (first, *rest)]

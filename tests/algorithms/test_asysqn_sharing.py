@@ -10,7 +10,7 @@ from colonnade.algorithms.asysqn.sharing import Pipeline
 from colonnade.protocol.errors import CheckpointError, RemoteProtocolError
 from colonnade.protocol.events import PeerLost, Received, Send
 
-from .test_asysqn_by_hand import SIGNS, X, Y, Parties
+from .test_asysqn_by_hand import SIGNS, Parties, X, Y
 from .test_asysqn_disputes import coordinator, say
 
 SHARED = AfOptions(ahead=0, l2=0.1, share=True)

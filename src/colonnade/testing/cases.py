@@ -42,7 +42,6 @@ _VARIANTS: dict[str, tuple[dict[str, Any], ...]] = {
     "asysqn-sgd": ({}, {"share": True, "ahead": 0}),
     "asysqn-saga": ({}, {"masking": "off", "on_lost": "wait"}, {"share": True, "on_lost": "wait"}),
     "asysqn-svrg": ({}, {"on_lost": "wait"}, {"share": True, "extrapolate": True}),
-    "afsvrg": ({}, {"extrapolate": True}),
 }  # fmt: skip
 _POLYNOMIAL = {"party": "polynomial:2", "embedding": 2, "server": "linear", "aggregate": "mean"}
 _PLAIN = {"party": "linear", "embedding": 2, "server": "linear"}

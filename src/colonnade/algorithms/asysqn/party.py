@@ -135,7 +135,7 @@ class Party(Contributor[State]):
         if peer in self.names:
             other = self.names.index(peer)
             self._regroup(list(self.state.members), {other})
-            if self.options.synchronous and self.state.round or self.state.holding:
+            if (self.options.synchronous and self.state.round) or self.state.holding:
                 self.send(SERVER, Missing(other, 0, [other], given_up=True), evaluation=True)
         elif peer == SERVER:
             self._drop_everything()
