@@ -1,4 +1,4 @@
-"""Shared sums: all parties step on each of them, none waits for another one's step, and only the named party's count."""
+"""Shared sums: all parties step on each, no party waits for another one's step, and only the named party's count."""
 
 import numpy as np
 import pytest

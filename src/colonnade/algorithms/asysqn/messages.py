@@ -11,6 +11,8 @@ other members to them, gets no sum: a parent on either tree refuses a child whos
 import hashlib
 from typing import ClassVar
 
+import msgspec
+
 from colonnade.algorithms.evaluation import Scores
 from colonnade.protocol.messages import Array, Message, Payload
 
@@ -215,7 +217,7 @@ class Ask(Message, frozen=True, omit_defaults=True):
     rows: Array  # (b,) int32
     tests: bool = False
     round: int = 0
-    history: list[int] = []
+    history: list[int] = msgspec.field(default_factory=list)
 
 
 def digest_of(ask: Ask) -> bytes:
@@ -288,7 +290,7 @@ class Margins(Payload, frozen=True, omit_defaults=True):
     tests: bool
     whole: bool
     rows: Array
-    history: list[int] = []
+    history: list[int] = msgspec.field(default_factory=list)
 
 
 class MarginsMade(Payload, frozen=True):
