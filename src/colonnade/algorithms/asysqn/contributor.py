@@ -257,7 +257,7 @@ class Contributor(Chassis[C], Generic[C]):
 
     @property
     def _snapshot_size(self) -> int:
-        return self._block.rows + self.estimator.extra
+        return int(self._block.rows + self.estimator.extra)
 
     def _limit_terms(self, initiator: int) -> None:
         """Cancel the oldest term for this initiator if too many are being made: it has abandoned that sum long ago.
@@ -333,10 +333,12 @@ class Contributor(Chassis[C], Generic[C]):
         """Another party's sum is late: tell the coordinator which children owe this party their part."""
         self._complain(self.names.index(sender), message.nonce)
 
-    def _complain(self, initiator: int, nonce: int, given_up: bool = False) -> None:
-        if missing := self.sums.late(initiator, nonce, given_up):
-            # Not part of the method, so outside clock and bytes.
+    def _complain(self, initiator: int, nonce: int, given_up: bool = False) -> bool:
+        """Tell the coordinator which children owe this party their part; False if there is nothing to tell."""
+        missing = self.sums.late(initiator, nonce, given_up)
+        if missing:  # not part of the method, so outside clock and bytes
             self.send(SERVER, Missing(initiator, nonce, missing, given_up), evaluation=True)
+        return bool(missing)
 
     # Own sums.
 
@@ -447,10 +449,12 @@ class Contributor(Chassis[C], Generic[C]):
         rest = entry.rows / self.training.batch_size - 1.0
         given_up = entry.late or rest <= 0.0
         entry.late = True
-        self._complain(self.index, nonce, given_up)
+        complained = self._complain(self.index, nonce, given_up)
         self.tell(entry.members, Late(nonce))
         if given_up:
-            self.abandon([nonce], redo=self.lasting)
+            # The coordinator announces another shared sum if it hears of it. With a second attempt, the complaints of
+            # the first one would be about another sum, and no longer excuse the parties that wait, too.
+            self.abandon([nonce], redo=(ROUND, SNAPSHOT) if complained else self.lasting)
             self.advance()
         else:
             self.wake(timer, due + self._patience(rest))
