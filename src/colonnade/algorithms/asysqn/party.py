@@ -1,9 +1,10 @@
 """A party of AsySQN: Alg. 3–5 on its own block, its part in all parties' aggregations, and evaluation.
 
-The party draws a batch, has its margins aggregated (Alg. 2), steps on them, and tells the coordinator. While it
-computes a step, the margins of the next batches (`ahead`) are already being aggregated. Beside all that, it answers
-other parties' questions with the newest w_ℓ. If a party that a batch needs is lost, the batch and all that is known of
-it are dropped. Asking the remaining parties for the same rows would reveal the lost party's term as a difference.
+The party draws a batch, has its margins aggregated (Alg. 2), steps on them, and tells the coordinator. If sums are
+shared, the coordinator announces them (see `sharing`), and the party steps on the totals of all. While it computes a
+step, the margins of the next batches (`ahead`) are already being aggregated. Beside all that, it answers other parties'
+questions with the newest w_ℓ. If a party that a batch needs is lost, the batch and all that is known of it are dropped.
+Asking the remaining parties for the same rows would reveal the lost party's term as a difference.
 
 If the members differ from those of an earlier sum over the same rows, a party moves before it contributes again (see
 `fence`): it steps once more on the newest margins it has.
@@ -11,7 +12,8 @@ If the members differ from those of an earlier sum over the same rows, a party m
 
 Work is charged by nonzeros (numbers that a pass over the rows touches). 1 is a first-order step of a mean party on a
 whole batch: two passes, margins and gradient. A quasi-Newton step has two more passes (curvature) and the recursion of
-Alg. 1, four times m·d_ℓ. An answer is one pass. An initiator's own margins are charged with its step.
+Alg. 1, four times m·d_ℓ. An answer is one pass. An initiator's own margins are charged with its step. Extrapolation
+from k snapshots is 2·k·n: a product and a sum for each of them.
 """
 
 import hashlib
