@@ -563,7 +563,7 @@ class LinearCoordinator(Counting[State]):
             return self._leave_out(dict(state.doubts))
         state.judge = ""
         self.forget_timer(JUDGE_TIMER)
-        steps = state.begun and self._enough and not state.phase and not self.options.synchronous
+        steps = state.begun and self._enough and not (state.phase or self.options.synchronous or self.shared)
         if self.progress.ending and steps and self.index[sender] in self.members:
             state.unmoved = sender
             return
