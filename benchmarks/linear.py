@@ -6,7 +6,7 @@
     python benchmarks/linear.py straggler --data a9a --dir DATA [--estimators svrg]
     python benchmarks/linear.py speedup
     python benchmarks/linear.py bytes
-    python benchmarks/linear.py wall --dir DATA [--profile]
+    python benchmarks/linear.py wall --data a9a --dir DATA [--rounds 5] [--profile]
     python benchmarks/linear.py memory [--rows 200000 --columns 1000000]
 
 `--data` is a9a, credit (UCI credit card, one-hot), mnist (digits ≥ 5 against the rest) or synthetic (no files needed).
@@ -48,6 +48,7 @@ STEP_S = 0.2  # of a first-order step on a mean party's batch, with eight partie
 LOGISTIC = LOSSES["logistic"]
 USUAL = {"memory": 10, "ahead": 1, "batch": 1024, "rate": 0.1}
 PRECISE = {"memory": 5, "ahead": 0, "batch": 512, "rate": 0.3}  # settings that reach the targets below
+QUICK = {"memory": 5, "ahead": 0, "batch": 1024, "rate": 0.3, "share": True, "extrapolate": True, "snapshot_every": 0.5}
 TARGETS = {"a9a": 1e-6, "credit": 1e-4, "mnist": 1e-4}
 console = Console(width=140)
 
@@ -161,13 +162,15 @@ def precision(arguments: argparse.Namespace) -> None:
     console.print(table)
 
 
-def settings_of(arguments: argparse.Namespace, method: str) -> dict[str, dict[str, Any]]:
+def settings_of(
+    arguments: argparse.Namespace, method: str, usual: dict[str, Any] | None = None
+) -> dict[str, dict[str, Any]]:
     """The settings that reached the target, unless the command line gives others."""
-    usual = PRECISE if arguments.data in TARGETS else {}
+    usual = usual or (PRECISE if arguments.data in TARGETS else {})
     given = {"memory": arguments.memory, "ahead": arguments.ahead, "batch": arguments.batch, "rate": arguments.rate}
     chosen = USUAL | usual | {key: value for key, value in given.items() if value is not None}
     train = {"batch_size": chosen["batch"], "learning_rate": chosen["rate"]}
-    protocol = {key: chosen[key] for key in ("memory", "ahead")}
+    protocol = {key: value for key, value in chosen.items() if key not in ("batch", "rate")}
     if "sqn" not in method:
         del protocol["memory"]
     if method.startswith("syn"):
@@ -340,41 +343,62 @@ def sizes(arguments: argparse.Namespace) -> None:
 
 
 def wall(arguments: argparse.Namespace) -> None:
-    """Point 6, first half: the processor's time to 1e-4 against scikit-learn's saga and lbfgs."""
-    data = data_of(arguments.data, arguments.dir)
-    best, _ = optimum(data)
-    x, y = joined(data.train), np.where(data.y_train > 0, 1.0, -1.0)
-    table, target = Table("solver", "CPU s", "suboptimality"), arguments.target or 1e-4
-    for solver in ("saga", "lbfgs"):
-        seconds, reached = _scikit_learn(solver, x, y, best, target)
-        table.add_row(f"scikit-learn {solver}", f"{seconds:.2f}", f"{reached:.1e}")
-    settings = settings_of(arguments, "asysqn-svrg")
-    run = make(data, settings["protocol"] | {"name": "asysqn-svrg"}, epochs=1e6, **settings["train"])
+    """Point 6, first half: ratios of processor time, in turns: to 1e-4 against scikit-learn, and of a block step."""
+    data, target = data_of(arguments.data, arguments.dir), arguments.target or 1e-4
+    settings, solvers = settings_of(arguments, "asysqn-svrg", QUICK), _tolerances(data, target)
+    to_target = settings["protocol"] | {"name": "asysqn-svrg"}
+    run = make(data, to_target, epochs=1e6, **settings["train"])
+    updates = advance_to(run, target, 5 * Q, arguments.most or 40_000)
+    console.print(f"asysqn-svrg with {_words(settings)}: {updates} updates to {suboptimality(run):.1e}")
+    found: dict[str, list[float]] = {}
+    for _ in range(arguments.rounds):
+        own = _timed(data, to_target, updates or 1, arguments.profile, **settings["train"])
+        for solver, tolerance in solvers.items():
+            found.setdefault(f"asysqn-svrg to {target:g} / scikit-learn's {solver}", []).append(
+                own / _scikit_learn(solver, data, tolerance)[0]
+            )
+        for estimator in arguments.estimators.split(","):
+            one = _timed(data, {"name": f"asysqn-{estimator}", "share": True}, arguments.updates * Q)
+            other = _timed(data, {"name": f"synsqn-{estimator}"}, arguments.updates)
+            found.setdefault(f"a block step of asysqn-{estimator} / synsqn-{estimator}", []).append(one / other)
+    table = Table("processor time", "median", "least", "most")
+    for name, ratios in found.items():
+        table.add_row(name, *(f"{value:.2f}" for value in (np.median(ratios), min(ratios), max(ratios))))
+    console.print(table)
+
+
+def _timed(data: Partition, protocol: dict[str, Any], updates: int, profiled: bool = False, **train: Any) -> float:
+    """The processor's time of so many updates."""
+    run = make(data, protocol, updates=updates, **({"batch_size": PRECISE["batch"]} | train))
     profile = cProfile.Profile()
     began = time.process_time()
-    if arguments.profile:
+    if profiled:
         profile.enable()
-    updates = advance_to(run, target, 400, arguments.most or 40_000)
+    run.execute()
     profile.disable()
-    table.add_row(f"asysqn-svrg ({updates} updates)", f"{time.process_time() - began:.2f}", f"{suboptimality(run):.1e}")
-    console.print(table)
-    if arguments.profile:
+    seconds = time.process_time() - began
+    if profiled:
         pstats.Stats(profile).sort_stats("tottime").print_stats(25)
+    return seconds
 
 
-def _scikit_learn(solver: str, x: np.ndarray, y: np.ndarray, best: float, target: float) -> tuple[float, float]:
-    """The quickest of ever smaller tolerances that reaches the target."""
-    seconds = reached = float("inf")
-    for tolerance in 10.0 ** -np.arange(1, 9):
-        began = time.process_time()
-        model = LogisticRegression(
-            C=1 / (len(y) * L2), fit_intercept=False, tol=tolerance, max_iter=10_000, solver=solver
-        ).fit(x, y)
-        seconds, w = time.process_time() - began, model.coef_[0]
-        reached = (float(np.mean(LOGISTIC.value(x @ w, y))) + penalty(w, L2) - best) / best
-        if reached <= target:
-            break
-    return seconds, reached
+def _tolerances(data: Partition, target: float) -> dict[str, float]:
+    """For each solver of scikit-learn, the largest power of ten that reaches the target."""
+    found = {}
+    for solver in ("saga", "lbfgs"):
+        tried = (float(tolerance) for tolerance in 10.0 ** -np.arange(1, 9))
+        found[solver] = next(one for one in tried if _scikit_learn(solver, data, one)[1] <= target)
+    return found
+
+
+def _scikit_learn(solver: str, data: Partition, tolerance: float) -> tuple[float, float]:
+    """The processor's time, and the suboptimality."""
+    x, y = joined(data.train), np.where(data.y_train > 0, 1.0, -1.0)
+    model = LogisticRegression(C=1 / (len(y) * L2), fit_intercept=False, tol=tolerance, max_iter=10_000, solver=solver)
+    began = time.process_time()
+    w = model.fit(x, y).coef_[0]
+    seconds, best = time.process_time() - began, optimum(data)[0]
+    return seconds, (float(np.mean(LOGISTIC.value(x @ w, y))) + penalty(w, L2) - best) / best
 
 
 def memory(arguments: argparse.Namespace) -> None:
@@ -420,7 +444,8 @@ def main() -> None:
     parser.add_argument("--ahead", type=int)
     parser.add_argument("--target", type=float)
     parser.add_argument("--most", type=int, help="give up after this many updates")
-    parser.add_argument("--updates", type=int, default=200)
+    parser.add_argument("--updates", type=int, default=200, help="of `memory`; of `wall`: rounds of a synchronous twin")
+    parser.add_argument("--rounds", type=int, default=5, help="how often `wall` measures each ratio")
     parser.add_argument("--rows", type=int, default=200_000)
     parser.add_argument("--columns", type=int, default=1_000_000)
     parser.add_argument("--out", default="linear-speedup.html", help="the picture of `speedup`")

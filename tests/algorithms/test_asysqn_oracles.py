@@ -214,9 +214,11 @@ def test_a_party_with_fewer_nonzeros_is_quicker(wide):
     how = {"small": names[:400], "middle": names[400:1600], "large": names[1600:]}
     data = colonnade.split(colonnade.from_arrays(x, y, columns=names), how=how)
     calm = {"compute": {"mean_s": 1.0}, "network": {"latency_s": 0.0}}
-    run = colonnade.prepare(data, {"name": "afsgd", "ahead": 3}, updates=60, batch_size=60, clock=calm)
-    steps = run.execute()["method"]["steps"]
-    assert steps["small"] > 2 * steps["middle"] > 2 * steps["large"]
+    for share, times in ((False, 2), (True, 1)):  # a sum that is shared gives the middle party more to step on
+        method = {"name": "afsgd", "ahead": 3, "share": share}
+        run = colonnade.prepare(data, method, updates=60, batch_size=60, clock=calm)
+        steps = run.execute()["method"]["steps"]
+        assert steps["small"] > times * steps["middle"] > times * steps["large"]
 
 
 def test_sparse_tables_want_a_linear_method_and_no_scaling(wide):

@@ -39,6 +39,8 @@ VARIANTS = [(name, {}) for name in METHODS] + [
     ("ignore", {"fastest": 3, "K": 2}),
     # The printed curvature mixes two batches: when a party is lost, it throws an intercept far off.
     ("asysqn-svrg", {"curvature": "printed", "ahead": 0, "delta": 1.0, "intercept": False}),
+    ("asysqn-svrg", {"share": True, "extrapolate": True}),
+    ("asysqn-sgd", {"share": True, "ahead": 0, "on_lost": "wait"}),
     ("asysqn-saga", {"masking": "off", "loss": "ls-svm", "fan_out": 3, "on_lost": "wait"}),
 ]
 # Estimates are noisier with more parameters, so these have fewer parameters and more, smaller steps. The

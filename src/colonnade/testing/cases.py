@@ -39,8 +39,9 @@ _VARIANTS: dict[str, tuple[dict[str, Any], ...]] = {
     "adaptive-flex": ({}, {"labels": "shared", "timeout_s": 0.05, "max_steps": 4}),
     "fedvs": ({}, {"stale": "refuse", "deadline_s": 0.5}, {"K": 1, "blinding": False}),
     "ignore": ({}, {"fastest": 2}),
-    "asysqn-saga": ({}, {"masking": "off", "on_lost": "wait"}),
-    "asysqn-svrg": ({}, {"on_lost": "wait"}),
+    "asysqn-sgd": ({}, {"share": True, "ahead": 0}),
+    "asysqn-saga": ({}, {"masking": "off", "on_lost": "wait"}, {"share": True, "on_lost": "wait"}),
+    "asysqn-svrg": ({}, {"on_lost": "wait"}, {"share": True, "extrapolate": True}),
 }  # fmt: skip
 _POLYNOMIAL = {"party": "polynomial:2", "embedding": 2, "server": "linear", "aggregate": "mean"}
 _PLAIN = {"party": "linear", "embedding": 2, "server": "linear"}

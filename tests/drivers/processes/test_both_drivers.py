@@ -58,6 +58,7 @@ VARIANTS = [(name, QUIET.get(name, {})) for name in NETWORKED] + [
     ("vafl", {"max_delay": 5, "pause_s": 0.0005}),
     ("cascaded", {"directions": 3, "t": 2}),
     ("flex", {"timeout_s": 0.02, "labels": "shared", "momentum": [0.5, 0.0, 0.0]}),
+    ("asysqn-svrg", {"share": True, "extrapolate": True}),
 ]
 NAMES = ("party-1", "party-2", "party-3")
 

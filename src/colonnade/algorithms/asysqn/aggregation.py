@@ -43,6 +43,7 @@ class Total(NamedTuple):
     theta: Array
     clock: int  # Σ of the others' steps when they contributed
     members: tuple[int, ...]
+    steps: int = 0  # the initiator's own steps when it contributed
 
 
 @lru_cache(maxsize=4096)
@@ -73,6 +74,7 @@ class Sum:
     tests: bool = False
     own: bool = False  # whether the party's own contribution is among the parts
     clock: int = 0
+    steps: int = 0  # this party's own steps when it contributed
     masked: dict[int, Array] = field(default_factory=dict)  # parts by sender
     masks: dict[int, Array] = field(default_factory=dict)
     left: tuple[bool, bool] = (False, False)  # whether this party has sent its sum on T1, on T2
@@ -109,7 +111,7 @@ class Aggregations:
         entry = self.sums.get((initiator, nonce))
         if entry is None or not entry.members:
             return []  # abandoned meanwhile; a child's sum may have come after that
-        entry.own = True
+        entry.own, entry.steps = True, made.steps
         entry.masked[self._index], entry.masks[self._index] = made.masked, made.masks
         entry.clock += made.steps if initiator != self._index else 0
         return self._pass_on(initiator, nonce, entry)
@@ -234,7 +236,7 @@ class Aggregations:
                 return None
             value = masking.subtract(value, masking.total(entry.masks.values()))
         del self.sums[self._index, nonce]
-        return Total(nonce, masking.decode(value, self._bits), entry.clock, entry.members)
+        return Total(nonce, masking.decode(value, self._bits), entry.clock, entry.members, entry.steps)
 
     def drop(self, initiator: int, nonce: int) -> None:
         self.sums.pop((initiator, nonce), None)

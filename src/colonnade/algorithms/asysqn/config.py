@@ -59,9 +59,19 @@ class LinearOptions(Options, frozen=True, kw_only=True):
         return 0
 
     @property
+    def share(self) -> bool | None:
+        """Whether all parties step on each sum; None: see `shares`."""
+        return False
+
+    @property
     def snapshot_every(self) -> float:
         """Epochs from one snapshot to the next."""
         return 1.0
+
+    @property
+    def extrapolate(self) -> bool | None:
+        """Whether snapshots are extrapolated; None: see `extrapolates`."""
+        return False
 
     @property
     def protects(self) -> str:
@@ -82,6 +92,14 @@ class LinearOptions(Options, frozen=True, kw_only=True):
     def task(self) -> Task:
         """The task of the loss. The coordinator has no labels, so it takes "auto" to mean two classes."""
         return Task("regression", ()) if self.loss in ("ridge", "huber") else Task("binary", ("0", "1"))
+
+    def shares(self, measured: bool) -> bool:
+        """Whether an asynchronous method's parties share each sum: as given; if not, unless a rate is given."""
+        return measured if self.share is None else self.share
+
+    def extrapolates(self, measured: bool) -> bool:
+        """Whether the parties extrapolate from SVRG's snapshots: as given; if not, unless a rate is given."""
+        return measured if self.extrapolate is None else self.extrapolate
 
     def threshold(self, parties: int) -> int:
         """How many parties an update takes."""
@@ -130,6 +148,7 @@ class AfOptions(LinearOptions, frozen=True, kw_only=True):
     """Asynchronous methods with H = I."""
 
     ahead: int = 1  # aggregations under way while a step is computed
+    share: bool | None = None  # all parties step on each sum; left out: true, or false if train.learning_rate is given
 
 
 class AfSagaOptions(AfOptions, frozen=True, kw_only=True):
@@ -142,6 +161,7 @@ class AfSvrgOptions(AfOptions, frozen=True, kw_only=True):
     """Alg. 4 with H = I."""
 
     snapshot_every: float = 1.0  # epochs
+    extrapolate: bool | None = None  # from earlier snapshots; left out: true, or false if train.learning_rate is given
 
     estimator = SVRG
 
@@ -169,6 +189,7 @@ class AsySvrgOptions(AsyOptions, frozen=True, kw_only=True):
     """Alg. 4."""
 
     snapshot_every: float = 1.0  # epochs
+    extrapolate: bool | None = None  # from earlier snapshots; left out: true, or false if train.learning_rate is given
 
     estimator = SVRG
 
@@ -198,5 +219,6 @@ class SynSvrgOptions(SynOptions, frozen=True, kw_only=True):
     """Lock-step rounds of Alg. 4."""
 
     snapshot_every: float = 1.0  # epochs
+    extrapolate: bool | None = None  # from earlier snapshots; left out: true, or false if train.learning_rate is given
 
     estimator = SVRG

@@ -48,7 +48,7 @@ from colonnade.algorithms.asysqn.scale import GIVEN, measured
 from colonnade.algorithms.batches import Rows, Walk, are_distinct, is_rows
 from colonnade.algorithms.chassis import PARTY, Chassis, RoleState, Sender, done, job, on
 from colonnade.algorithms.method import PartySetup
-from colonnade.algorithms.sane import STEPS
+from colonnade.algorithms.sane import STEPS, is_step
 from colonnade.models.continued import Continued
 from colonnade.privacy import masking
 from colonnade.privacy.secret import SecretKey
@@ -102,6 +102,7 @@ class ContributorState(RoleState):
     answers: int = 0
     dropped: int = 0
     held_back: int = 0
+    rested: int = -1  # this party's steps when it contributed to the newest snapshot
 
 
 C = TypeVar("C", bound=ContributorState)
@@ -119,17 +120,19 @@ class Contributor(Chassis[C], Generic[C]):
         self._key = SecretKey()
         self._masked = setup.options.masking == "on"
         self._fewest = FEWEST if self._masked else 1  # parties of a sum
-        options, waiting, most = setup.options, WAITING + setup.options.ahead, max(held.train.rows, held.test.rows)
+        options, training, parties = setup.options, setup.training, len(setup.names)
+        scale = measured(held, options, training.batch_size, parties) if training.measured else GIVEN
+        self.estimator = Estimator(held, options, scale, options.extrapolates(training.measured))
+        self._columns = setup.train.shape[1]
+        waiting, most = WAITING + options.ahead, max(held.train.rows + self.estimator.extra, held.test.rows)
         self.sums = Aggregations(
             setup.index, setup.names, self._masked, options.fan_out, options.fraction_bits, waiting, most
         )  # fmt: skip
         self.fence = Fence(self._block.rows)
-        training, parties = setup.training, len(setup.names)
-        scale = measured(held, options, training.batch_size, parties) if training.measured else GIVEN
-        self.estimator, self._columns = Estimator(held, options, scale), setup.train.shape[1]
         if isinstance(setup.model, Continued):
             self.estimator.begin_at(setup.model, self._columns, setup.name)
-        path = ("batches",) if options.synchronous else ("batches", setup.index)
+        self.shared = options.shares(training.measured)
+        path = ("batches",) if options.synchronous or self.shared else ("batches", setup.index)
         batches = Draws if options.estimator == SAGA or training.sampling == "iid" else Walk
         self._walk = batches(self._block.rows, setup.training.batch_size, setup.training.seed, *path)
 
@@ -153,22 +156,24 @@ class Contributor(Chassis[C], Generic[C]):
     def margins_of(self, job: Margins) -> MarginsMade:
         """Alg. 2 l. 2: θ^ℓ of the newest w_ℓ, under a mask that is never used again."""
         w, steps = self.estimator.w, self.estimator.steps
-        block = self._tests if job.tests else self._block
         if job.tests:
             rows = None if job.whole or not self._held.validation else np.arange(self._held.validation)
+            theta = self._tests.margins(w, rows)
         else:
-            rows = None if job.whole else job.rows
-        theta = block.margins(w, rows)
+            theta = self.estimator.snapshot(job.history) if job.whole else self._block.margins(w, job.rows)
         encoded = masking.encode(theta, self.options.fraction_bits, len(self.names))
         drawn = masking.masks(self._key.seed("mask", job.draw), 1 + len(encoded) * self._masked)
         nonce, masks = int(drawn[0]) >> 1, drawn[1:]  # the first one is the nonce of an attempt and masks nothing
         return MarginsMade(nonce, steps, masking.add(encoded, masks) if self._masked else encoded, masks)
 
-    def _make(self, term: Term, amount: float, share: Share, name_only: bool = False) -> None:
+    def _make(
+        self, term: Term, amount: float, share: Share, name_only: bool = False, history: Iterable[int] = ()
+    ) -> None:
         """Ask for a job beside the lane that makes this party's term of a sum."""
         self.state.draws += 1
         kind, whole = EVALUATION if share.tests else "margins", share.whole and (share.tests or not name_only)
-        token = self.work(kind, amount, Margins(self.state.draws, share.tests, whole, share.rows), aside=True)
+        margins = Margins(self.state.draws, share.tests, whole, share.rows, list(history))
+        token = self.work(kind, amount, margins, aside=True)
         self.state.asides[token] = term
         self.fence.note(token, share)
 
@@ -176,7 +181,10 @@ class Contributor(Chassis[C], Generic[C]):
     def term_made(self, token: int, made: MarginsMade) -> None:
         """Open an own aggregation with the term, or add the term to an open one."""
         term = self.state.asides.pop(token)
-        members = self.fence.settle(token).members
+        share = self.fence.settle(token)
+        members = share.members
+        if share.whole and not share.tests:
+            self.state.rested = made.steps
         if term.opens is not None:
             self._open(term.opens, members, made)
         else:
@@ -195,15 +203,15 @@ class Contributor(Chassis[C], Generic[C]):
             raise RemoteProtocolError(sender, f"asks for a sum over parties {ask.members}{fault}")
         if not is_rows(ask.rows, self._block.rows):
             raise RemoteProtocolError(sender, f"asks for rows that do not exist: {ask!r:.120}")
-        batch = 0 < len(ask.rows) <= self.training.batch_size and are_distinct(ask.rows)
-        if len(ask.rows) if ask.whole or ask.tests else not batch:
+        if not self._is_batch(ask) or not self._is_history(ask):
             raise RemoteProtocolError(sender, f"asks for rows that are not a batch: {ask!r:.120}")
         known = self.sums.sums.get(key)
         if key in state.held or (known is not None and known.members):
             raise RemoteProtocolError(sender, "asks twice for the same sum")
-        obstacle = self._obstacle(initiator, _share_of(ask))
+        share = self._share_of(ask)
+        obstacle = self._obstacle(initiator, share)
         if not obstacle:
-            return self._contribute(initiator, ask)
+            return self._contribute(initiator, ask, share)
         state.held_back += 1
         if obstacle != OTHERS and ask.tests:
             return self._decline()
@@ -212,6 +220,21 @@ class Contributor(Chassis[C], Generic[C]):
             del state.held[theirs[0]]
         state.held[key] = ask
         self.advance()
+
+    def _is_batch(self, ask: Ask) -> bool:
+        """Whether the question names a batch or a shared sum, or all rows; never two of these."""
+        if ask.whole or ask.tests or ask.round:
+            alone = not ask.round or (self.shared and is_step(ask.round) and not (ask.whole or ask.tests))
+            return alone and not len(ask.rows)
+        return 0 < len(ask.rows) <= self.training.batch_size and are_distinct(ask.rows)
+
+    def _is_history(self, ask: Ask) -> bool:
+        fits = len(ask.history) <= self.estimator.extra and all(map(is_step, ask.history))
+        return not ask.history or (fits and ask.whole and not ask.tests)
+
+    def _share_of(self, ask: Ask) -> Share:
+        rows = self._walk.batch(ask.round) if ask.round else ask.rows
+        return Share(ask.tests, ask.whole, rows, tuple(ask.members))
 
     def _obstacle(self, initiator: int, share: Share) -> str:
         """Why this party does not give its term for this share; "" if it does."""
@@ -223,15 +246,18 @@ class Contributor(Chassis[C], Generic[C]):
             return ""
         return MAKING if self.fence.awaits(share) else UNMOVED
 
-    def _contribute(self, initiator: int, ask: Ask) -> None:
-        share = _share_of(ask)
+    def _contribute(self, initiator: int, ask: Ask, share: Share) -> None:
         held_out = self._held.judged(ask.whole)
-        rows = held_out if share.tests else self._block.rows if ask.whole else len(ask.rows)
+        rows = held_out if share.tests else self._snapshot_size if ask.whole else len(share.rows)
         self._limit_terms(initiator)
         self.sums.open(initiator, ask, rows)
         self.state.answers += not share.tests
-        amount = 0.0 if share.tests else self.amount(1, ask.rows, ask.whole)
-        self._make(Term(initiator, ask.nonce), amount, share)
+        amount = 0.0 if share.tests else self.amount(1, share.rows, ask.whole)
+        self._make(Term(initiator, ask.nonce), amount, share, history=ask.history)
+
+    @property
+    def _snapshot_size(self) -> int:
+        return int(self._block.rows + self.estimator.extra)
 
     def _limit_terms(self, initiator: int) -> None:
         """Cancel the oldest term for this initiator if too many are being made: it has abandoned that sum long ago.
@@ -247,13 +273,14 @@ class Contributor(Chassis[C], Generic[C]):
     def answer_held(self) -> None:
         """Answer the held questions that have no obstacle any more."""
         for (initiator, nonce), ask in list(self.state.held.items()):
-            obstacle = self._obstacle(initiator, _share_of(ask))
+            share = self._share_of(ask)
+            obstacle = self._obstacle(initiator, share)
             if not obstacle or (obstacle != OTHERS and ask.tests):
                 del self.state.held[initiator, nonce]
                 if obstacle:
                     self._decline()
                 else:
-                    self._contribute(initiator, ask)
+                    self._contribute(initiator, ask, share)
 
     def _decline(self) -> None:
         self.send(SERVER, Declined(self.state.judging), evaluation=True)
@@ -263,7 +290,7 @@ class Contributor(Chassis[C], Generic[C]):
         own = self.state.blocked
         if own is not None and self._obstacle(self.index, self.own_share(own)) == UNMOVED:
             return True
-        return any(self._obstacle(key[0], _share_of(ask)) == UNMOVED for key, ask in self.state.held.items())
+        return any(self._obstacle(key[0], self._share_of(ask)) == UNMOVED for key, ask in self.state.held.items())
 
     def amount(self, passes: float, rows: Rows, whole: bool = False) -> float:
         """An amount of work, in units of two passes over a mean party's batch."""
@@ -306,10 +333,12 @@ class Contributor(Chassis[C], Generic[C]):
         """Another party's sum is late: tell the coordinator which children owe this party their part."""
         self._complain(self.names.index(sender), message.nonce)
 
-    def _complain(self, initiator: int, nonce: int, given_up: bool = False) -> None:
-        if missing := self.sums.late(initiator, nonce, given_up):
-            # Not part of the method, so outside clock and bytes.
+    def _complain(self, initiator: int, nonce: int, given_up: bool = False) -> bool:
+        """Tell the coordinator which children owe this party their part; False if there is nothing to tell."""
+        missing = self.sums.late(initiator, nonce, given_up)
+        if missing:  # not part of the method, so outside clock and bytes
             self.send(SERVER, Missing(initiator, nonce, missing, given_up), evaluation=True)
+        return bool(missing)
 
     # Own sums.
 
@@ -347,13 +376,17 @@ class Contributor(Chassis[C], Generic[C]):
             state.dropped += 1
             return self.advance()
         tests, whole, rows, _ = share
-        ask = Ask(nonce, list(members), whole, rows, tests)
-        size = self._block.rows if whole and not tests else len(made.masked)
+        if self.shared and purpose.what == BATCH:
+            ask = Ask(nonce, list(members), False, NO_ROWS, round=purpose.number)
+        else:
+            history = self.estimator.state.snapshots.barriers if whole and not tests else []
+            ask = Ask(nonce, list(members), whole, rows, tests, history=history)
+        size = self._snapshot_size if whole and not tests else len(made.masked)
         state.own[nonce] = purpose
         self.sums.open(self.index, ask, size)
         self.tell(members, ask, evaluation=tests)
         if whole and not tests:  # this party passes over all its rows while the others do
-            self._make(Term(self.index, nonce), self.amount(1, rows, True), share)
+            self._make(Term(self.index, nonce), self.amount(1, rows, True), share, history=ask.history)
         else:
             self.sums.contribute(self.index, nonce, made)
         if not tests and len(members) > 1:
@@ -396,6 +429,11 @@ class Contributor(Chassis[C], Generic[C]):
             if purpose.what in redo and self.still_wanted(purpose):
                 self.gather(purpose)
 
+    @property
+    def lasting(self) -> tuple[str, ...]:
+        """The purposes of own sums that others wait for, too: the party tries again if one is abandoned."""
+        return (ROUND, SNAPSHOT, BATCH) if self.shared else (ROUND, SNAPSHOT)
+
     def abandon_training(self) -> None:
         """End all own aggregations except those over test rows: the coordinator decides on those."""
         self.abandon([nonce for nonce, purpose in self.state.own.items() if purpose.what != TESTS])
@@ -411,10 +449,12 @@ class Contributor(Chassis[C], Generic[C]):
         rest = entry.rows / self.training.batch_size - 1.0
         given_up = entry.late or rest <= 0.0
         entry.late = True
-        self._complain(self.index, nonce, given_up)
+        complained = self._complain(self.index, nonce, given_up)
         self.tell(entry.members, Late(nonce))
         if given_up:
-            self.abandon([nonce], redo=(ROUND, SNAPSHOT))
+            # The coordinator announces another shared sum if it hears of it. With a second attempt, the complaints of
+            # the first one would be about another sum, and no longer excuse the parties that wait, too.
+            self.abandon([nonce], redo=(ROUND, SNAPSHOT) if complained else self.lasting)
             self.advance()
         else:
             self.wake(timer, due + self._patience(rest))
@@ -464,10 +504,6 @@ class Contributor(Chassis[C], Generic[C]):
         roots = {nonce for initiator, nonce in self.sums.sums if initiator == self.index}
         if roots - set(own):
             raise LocalProtocolError(f"{self.name}: a sum that no party waits for")
-
-
-def _share_of(ask: Ask) -> Share:
-    return Share(ask.tests, ask.whole, ask.rows, tuple(ask.members))
 
 
 @lru_cache(maxsize=1024)

@@ -11,6 +11,8 @@ too: the coordinator asks another party to judge the model. If that party finds 
 A party that holds back its part of a sum is seen only by the party that waits for it. The coordinator collects what the
 parties say of each other (`disputes`), and names the suspects as those that owe something. If a snapshot's or round's
 initiator gives its sum up, the coordinator continues without the snapshot, or lets another party initiate a round.
+
+If the parties of an asynchronous method share their sums, it announces them (`sharing`).
 """
 
 from collections import Counter
@@ -38,9 +40,11 @@ from colonnade.algorithms.asysqn.messages import (
     Release,
     Round,
     Stepped,
+    Summed,
     Take,
     Taken,
 )
+from colonnade.algorithms.asysqn.sharing import Pipeline
 from colonnade.algorithms.chassis import PARTY, Counting, CountingState, on, timer
 from colonnade.algorithms.evaluation import Evaluated, Scores
 from colonnade.algorithms.leaving import LONGEST
@@ -94,7 +98,7 @@ class State(CountingState):
     asked: int = -1  # the party that aggregates for all, for a snapshot or in a synchronous round
     done: list[int] = field(default_factory=list)  # parties that have held, taken or, in a synchronous round, stepped
     snapshots: int = 0
-    round: int = 0
+    round: int = 0  # the newest synchronous round, or shared sum
     running: bool = False  # whether a synchronous round is running
     round_rows: int = 0
 
@@ -107,6 +111,7 @@ class LinearCoordinator(Counting[State]):
         self.options = setup.options
         self.fewest = setup.options.fewest(len(setup.parties))  # parties of an aggregation
         self.disputes = Disputes()
+        self.shared, self.pipeline = setup.options.shares(setup.training.measured), Pipeline(setup.options.ahead)
         before = setup.model.parties if isinstance(setup.model, Continued) else setup.parties
         if setup.options.intercept and before[:1] != setup.parties[:1]:
             advice = f"{before[0]} held the intercept in the earlier run, as its first party: name it first"
@@ -260,6 +265,7 @@ class LinearCoordinator(Counting[State]):
             self._release()
         if self.options.synchronous:
             self._next_round()
+        self._share_again()
 
     @property
     def _enough(self) -> bool:
@@ -273,7 +279,7 @@ class LinearCoordinator(Counting[State]):
         self._check(sender, message)
         party = self.index[sender]
         self.state.steps[party] = message.steps
-        if not self.options.synchronous:
+        if not self.options.synchronous and not self.shared:
             self.disputes.settle(party)  # its own sum is complete
         if sender == self.state.unmoved:
             return self.begin_judging()
@@ -282,7 +288,9 @@ class LinearCoordinator(Counting[State]):
         if self.options.synchronous:
             return self._round_stepped(party, message)
         self._note_staleness(party, message)
+        self.pipeline.stepped(message.round)
         self._count(message.rows)
+        self._share_next()
 
     def _check(self, sender: str, message: Stepped) -> None:
         parties, members = len(self.names), message.members
@@ -318,6 +326,7 @@ class LinearCoordinator(Counting[State]):
         state = self.state
         state.barrier += 1
         state.phase, state.done, state.running = HOLDING, [], False
+        self.pipeline.restart(state.round)
         self.disputes.settle()
         self._tell(self.members, Hold(state.barrier))
 
@@ -346,6 +355,7 @@ class LinearCoordinator(Counting[State]):
             self.disputes.settle()
             if self.options.synchronous:
                 self._next_round()
+            self._share_next()
 
     def _all_done(self, sender: str, phase: str, barrier: int) -> bool:
         """Note that a party has held or taken; True if it was the last one."""
@@ -366,6 +376,36 @@ class LinearCoordinator(Counting[State]):
         trusted = [member for member in self.members if self.names[member] not in self.state.doubts]
         members = trusted or self.members
         return members[self.state.turn % len(members)]
+
+    # Shared sums.
+
+    def _share_again(self) -> None:
+        """All shared sums so far are dropped: announce others."""
+        self.pipeline.restart(self.state.round)
+        self._share_next()
+
+    def _share_next(self) -> None:
+        """Announce the shared sums that are due, each with another party that aggregates it."""
+        state, pipeline = self.state, self.pipeline
+        if not self.shared or not state.begun or not self._enough or state.phase or self.progress.ending:
+            return
+        members = self.members
+        while pipeline.is_due and (free := [member for member in members if member not in pipeline.open.values()]):
+            state.turn += 1
+            state.round += 1
+            initiator = free[state.turn % len(free)]
+            pipeline.announce(state.round, initiator)
+            self._tell(members, Round(state.round, initiator))
+
+    @on(Summed, PARTY)
+    def summed(self, sender: str, message: Summed) -> None:
+        """A party has sent the totals of a shared sum to all."""
+        if not self.shared or not 0 < message.round <= self.state.round:
+            raise RemoteProtocolError(sender, f"has summed {message.round}; the newest is {self.state.round}")
+        party = self.index[sender]
+        if self.pipeline.summed(message.round, party):
+            self.disputes.settle(party)
+            self._share_next()
 
     # Synchronous twins.
 
@@ -402,15 +442,20 @@ class LinearCoordinator(Counting[State]):
         distinct = children == sorted(set(children)) and all(0 <= child < parties for child in children)
         if not (distinct and children and 0 <= message.initiator < parties and 0 <= message.nonce < 2**63):
             raise RemoteProtocolError(sender, f"complains of impossible parties: {message!r:.120}")
-        party, initiator, for_all = self.index[sender], message.initiator, message.initiator == self.state.asked
+        party, initiator = self.index[sender], message.initiator
+        for_all = initiator == self.state.asked and (not self.shared or self.state.phase == TAKING)
         awaited = self._children(party, initiator)
         if for_all and party not in self.state.done:
             awaited.add(initiator)  # its sum
         if not set(children) <= awaited:
             return  # parties have come or gone since
         self.disputes.note(initiator, party, message.nonce, tuple(children))
-        if message.given_up and for_all and initiator in (party, *children) and not self.progress.ending:
+        if not message.given_up or self.progress.ending or initiator not in (party, *children):
+            return
+        if for_all:
             self._go_on()
+        elif self.pipeline.give_up(initiator):
+            self._share_next()
 
     def _children(self, parent: int, initiator: int) -> set[int]:
         """The parties whose sums this one waits for, on both trees of a sum over the present members."""
@@ -428,6 +473,7 @@ class LinearCoordinator(Counting[State]):
             return
         if self.options.synchronous:
             self._next_round()
+        self._share_next()
 
     # Evaluation.
 
@@ -517,7 +563,7 @@ class LinearCoordinator(Counting[State]):
             return self._leave_out(dict(state.doubts))
         state.judge = ""
         self.forget_timer(JUDGE_TIMER)
-        steps = state.begun and self._enough and not state.phase and not self.options.synchronous
+        steps = state.begun and self._enough and not (state.phase or self.options.synchronous or self.shared)
         if self.progress.ending and steps and self.index[sender] in self.members:
             state.unmoved = sender
             return
@@ -541,6 +587,7 @@ class LinearCoordinator(Counting[State]):
             self._tell(self.members, self._begin())
         if self.options.synchronous and not self.state.running:
             self._next_round()
+        self._share_next()
 
     # Progress, checks and summary.
 
@@ -552,11 +599,17 @@ class LinearCoordinator(Counting[State]):
         if suspects := self._suspects():
             return suspects
         if not (state.phase or state.running):
-            return [name for name in (state.judge, state.unmoved) if name in self.index]
+            return self._summing() or [name for name in (state.judge, state.unmoved) if name in self.index]
         late = {member for member in members if member not in state.done}
         if state.phase != HOLDING:  # if the initiator had to wait for parts of its sum, it would complain
             late = self._without_sum() or {state.asked}
         return [self.names[member] for member in sorted(late)]
+
+    def _summing(self) -> list[str]:
+        """The parties whose totals the next shared sum waits for."""
+        if not self.shared or self.progress.ending:
+            return []
+        return [self.names[party] for party in sorted(self.pipeline.awaited())]
 
     def _without_sum(self) -> set[int]:
         """If some parties have used a sum for all: the others, and its initiator, which may have left them out."""
@@ -576,6 +629,8 @@ class LinearCoordinator(Counting[State]):
         waits = self.waits_for()
         if self._suspects():  # the same words while the suspects become fewer: the debt stays the same
             return dict.fromkeys(waits, "its part of a sum that is late")
+        if waits and not self.state.phase and waits == self._summing():
+            return dict.fromkeys(waits, f"totals of a sum after update {self.k}")
         if waits:
             return dict.fromkeys(waits, f"its answer at barrier {self.state.barrier} after update {self.k}")
         return {self.names[member]: f"a step after update {self.k}" for member in self.members}

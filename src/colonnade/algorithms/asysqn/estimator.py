@@ -23,9 +23,10 @@ from typing import Any
 import numpy as np
 
 from colonnade.algorithms.asysqn.config import SAGA, SGD, LinearOptions
+from colonnade.algorithms.asysqn.extrapolation import Snapshots, best_coefficients, window_of
 from colonnade.algorithms.asysqn.holdings import Holdings
 from colonnade.algorithms.asysqn.losses import FAR, at_zero, penalty
-from colonnade.algorithms.asysqn.messages import FullPassed, Step, StepMade
+from colonnade.algorithms.asysqn.messages import Extrapolated, FullPass, FullPassed, Step, StepMade
 from colonnade.algorithms.asysqn.quasi_newton import Memory, curvature
 from colonnade.algorithms.asysqn.scale import GIVEN, Scale
 from colonnade.models.continued import Continued
@@ -56,6 +57,7 @@ class Learnt:
     step_before: Array = field(default_factory=lambda: NOTHING)  # s_{k−1}
     loss: float = 0.0  # smoothed loss of recent batches
     start: float = 0.0  # smoothed loss of the same batches at w = 0
+    snapshots: Snapshots = field(default_factory=Snapshots)
 
 
 _FORM = form_of(Learnt)
@@ -64,10 +66,12 @@ _FORM = form_of(Learnt)
 class Estimator:
     """w_ℓ, its memory of curvature and its reference slopes."""
 
-    def __init__(self, held: Holdings, options: LinearOptions, scale: Scale = GIVEN) -> None:
+    def __init__(
+        self, held: Holdings, options: LinearOptions, scale: Scale = GIVEN, extrapolates: bool = False
+    ) -> None:
         self._block, self._y, self._loss, self._options = held.train, held.y, held.loss, options
         self._level, self._l2, self._penalties = held.level, held.l2, held.penalties
-        self.scale = scale
+        self.scale, self._window = scale, window_of(held.train.rows) if extrapolates else 0
         self.state = Learnt(w=np.zeros(self._block.columns))
         if self._block.intercept:
             self.state.w[-1] = scale.start
@@ -105,14 +109,39 @@ class Estimator:
         """Whether a reference is missing, so that it cannot step yet."""
         return self._options.estimator != SGD and not len(self.state.reference)
 
+    @property
+    def extra(self) -> int:
+        """How many numbers follow the margins of a snapshot."""
+        return self._window + 2 if self._window else 0
+
     # Pure functions, for jobs.
 
-    def full_pass(self, theta: Array) -> FullPassed:
-        """Alg. 4 l. 3, Alg. 5 l. 2: the data part of the full gradient."""
+    def snapshot(self, history: list[int]) -> Array:
+        """θ^ℓ of all rows, and what extrapolation needs."""
+        theta = self._block.margins(self.w)
+        if not self._window:
+            return theta
+        tail = self.state.snapshots.tail(self.w, self._penalties, history, self._window)
+        return np.concatenate([theta, tail])
+
+    def full_pass(self, job: FullPass) -> FullPassed:
+        """Alg. 4 l. 3, Alg. 5 l. 2: the data part of the full gradient, at the snapshot or at a better point."""
+        rows = self._block.rows
+        theta, tail = job.theta[:rows], job.theta[rows:]
         if not len(theta):
-            theta = np.full(self._block.rows, self.scale.start)
+            theta = np.full(rows, self.scale.start)
+        if not job.barrier:
+            return FullPassed(*self._gradient(theta))
+        row = self.state.snapshots.row(tail, job.parties)
+        taken = self.state.snapshots.renewed(job.barrier, self.w, theta, row, self._window)
+        error = 0.5 * job.parties * 2.0**-self._options.fraction_bits
+        a = best_coefficients(taken.thetas, taken.gram, self._loss, self._y, error) if len(row) > 1 else None
+        w, there = taken.moved(a) if a is not None else (NOTHING, theta)
+        return Extrapolated(*self._gradient(there), job.barrier, theta, row, w)
+
+    def _gradient(self, theta: Array) -> tuple[Array, Array]:
         slopes = self._loss.derivative(theta, self._y)
-        return FullPassed(slopes, (self._block.x.T @ slopes) / self._block.rows)
+        return slopes, (self._block.x.T @ slopes) / self._block.rows
 
     def step(self, job: Step, rate: float) -> StepMade:
         """Alg. 3 l. 4–6, Alg. 4 l. 7–9, Alg. 5 l. 5–7."""
@@ -191,8 +220,17 @@ class Estimator:
 
     def refer(self, passed: FullPassed) -> None:
         """Use these slopes as the reference from now on."""
-        self.state.reference = np.array(passed.slopes)  # a copy, because SAGA changes it
-        self.state.mean = passed.mean
+        state = self.state
+        state.reference = np.array(passed.slopes)  # a copy, because SAGA changes it
+        state.mean = passed.mean
+        if isinstance(passed, Extrapolated):
+            taken = passed.barrier, state.w, passed.theta, passed.row
+            state.snapshots = state.snapshots.renewed(*taken, self._window)
+            state.w = passed.w if len(passed.w) else state.w
+
+    def forget_snapshots(self) -> None:
+        """Extrapolate from later snapshots only: those so far are over other parties."""
+        self.state.snapshots = Snapshots()
 
     def save(self) -> dict[str, Any]:
         return {"learnt": _FORM.plain(self.state), "memory": self.memory.save()}

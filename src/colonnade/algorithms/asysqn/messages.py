@@ -11,6 +11,8 @@ other members to them, gets no sum: a parent on either tree refuses a child whos
 import hashlib
 from typing import ClassVar
 
+import msgspec
+
 from colonnade.algorithms.evaluation import Scores
 from colonnade.protocol.messages import Array, Message, Payload
 
@@ -22,6 +24,7 @@ __all__ = [
     "Declined",
     "Differs",
     "Diverged",
+    "Extrapolated",
     "FullPass",
     "FullPassed",
     "Held",
@@ -42,6 +45,7 @@ __all__ = [
     "Step",
     "StepMade",
     "Stepped",
+    "Summed",
     "Take",
     "Taken",
     "Totals",
@@ -117,7 +121,7 @@ class Taken(Message, frozen=True):
 
 
 class Round(Message, frozen=True):
-    """Coordinator → party, synchronous twins: the next round, and the party that aggregates for all."""
+    """Coordinator → party, in rounds and with shared sums: the next sum, and the party that aggregates it for all."""
 
     number: int
     initiator: int
@@ -128,11 +132,19 @@ class Stepped(Message, frozen=True):
 
     plainly: ClassVar[str] = "a notice that the party has made a step, with the number of rows; no data"
 
-    round: int  # 0: asynchronous
+    round: int  # 0: a batch of the party's own
     rows: int
     steps: int  # steps of this party so far
     clock: int  # Σ of the others' steps when they contributed
     members: list[int]  # the parties that contributed
+
+
+class Summed(Message, frozen=True):
+    """Party → coordinator: I have the totals of this shared sum, and have sent them to all."""
+
+    plainly: ClassVar[str] = "a notice that a sum is complete; no data"
+
+    round: int
 
 
 class Judge(Message, frozen=True, omit_defaults=True):
@@ -193,6 +205,8 @@ class Ask(Message, frozen=True, omit_defaults=True):
     """Initiator → every other member: contribute your margins of these rows, or of all (`whole`).
 
     With `tests`, the rows are the held-out ones: the validation rows, unless all are meant or there are none.
+    With `round`, the rows are those of this shared sum, which all parties know. `history` names the earlier snapshots
+    that the initiator extrapolates from.
     """
 
     plainly: ClassVar[str] = "which rows the party works on next"
@@ -202,11 +216,15 @@ class Ask(Message, frozen=True, omit_defaults=True):
     whole: bool
     rows: Array  # (b,) int32
     tests: bool = False
+    round: int = 0
+    history: list[int] = msgspec.field(default_factory=list)
 
 
 def digest_of(ask: Ask) -> bytes:
     """A digest of a question's rows and members."""
-    kind = f"{'AskTests' if ask.tests else 'Ask'} {ask.whole} {ask.members} {len(ask.rows)}"
+    what = "AskTests" if ask.tests else f"AskRound {ask.round}" if ask.round else "Ask"
+    history = f" {ask.history}" if ask.history else ""
+    kind = f"{what} {ask.whole} {ask.members} {len(ask.rows)}{history}"
     return hashlib.blake2b(kind.encode() + ask.rows.tobytes(), digest_size=16).digest()
 
 
@@ -251,26 +269,28 @@ class Late(Message, frozen=True):
     nonce: int
 
 
-class Totals(Message, frozen=True):
-    """Initiator → every other member: θ of all rows at a barrier, or of a synchronous round's batch."""
+class Totals(Message, frozen=True, omit_defaults=True):
+    """Initiator → every other member: θ of all rows at a barrier, or of the batch of a round or of a shared sum."""
 
     plainly: ClassVar[str] = "for each row, the score that all parties together give it"
 
     barrier: int
     round: int
-    values: Array  # (rows,) float64
+    values: Array  # (rows,) float64; at a barrier, then the sums of `Snapshots.tail`
+    clock: int = 0  # of a shared sum: Σ of all members' steps when they contributed
 
 
 # Jobs.
 
 
-class Margins(Payload, frozen=True):
+class Margins(Payload, frozen=True, omit_defaults=True):
     """Job: θ^ℓ of the rows that an `Ask` with these fields means, in fixed point, masked."""
 
     draw: int  # names the mask
     tests: bool
     whole: bool
     rows: Array
+    history: list[int] = msgspec.field(default_factory=list)
 
 
 class MarginsMade(Payload, frozen=True):
@@ -301,10 +321,12 @@ class StepMade(Payload, frozen=True):
     start: float  # loss at w = 0, on this batch or on all rows, whichever is larger
 
 
-class FullPass(Payload, frozen=True):
+class FullPass(Payload, frozen=True, omit_defaults=True):
     """Job: the full gradient's data part at margins of all rows (Alg. 4 l. 3, Alg. 5 l. 2); none given: at w = 0."""
 
-    theta: Array
+    theta: Array  # (rows,), then the sums of `Snapshots.tail`
+    barrier: int = 0  # 0: no snapshot to extrapolate from
+    parties: int = 0  # that contributed
 
 
 class FullPassed(Payload, frozen=True):
@@ -312,6 +334,15 @@ class FullPassed(Payload, frozen=True):
 
     slopes: Array
     mean: Array
+
+
+class Extrapolated(FullPassed, frozen=True):
+    """`FullPassed` at an extrapolated point."""
+
+    barrier: int
+    theta: Array  # of the snapshot itself
+    row: Array  # of G: see `extrapolation`; empty: the parties have different snapshots
+    w: Array  # the new weights; empty: no point with a lower objective was found
 
 
 class JudgeTests(Payload, frozen=True):
@@ -322,8 +353,8 @@ class JudgeTests(Payload, frozen=True):
 
 
 ASYSQN_PAYLOADS = (
-    *(Hello, Differs, BeginTraining, Members, Hold, Held, Take, Release, Taken, Round, Stepped),
+    *(Hello, Differs, BeginTraining, Members, Hold, Held, Take, Release, Taken, Round, Stepped, Summed),
     *(Judge, Judged, Declined, Diverged, Missing),
     *(Ask, Masked, Masks, Abandon, Late, Totals),
-    *(Margins, MarginsMade, Step, StepMade, FullPass, FullPassed, JudgeTests),
+    *(Margins, MarginsMade, Step, StepMade, FullPass, FullPassed, Extrapolated, JudgeTests),
 )

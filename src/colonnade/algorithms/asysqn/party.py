@@ -1,9 +1,10 @@
 """A party of AsySQN: Alg. 3–5 on its own block, its part in all parties' aggregations, and evaluation.
 
-The party draws a batch, has its margins aggregated (Alg. 2), steps on them, and tells the coordinator. While it
-computes a step, the margins of the next batches (`ahead`) are already being aggregated. Beside all that, it answers
-other parties' questions with the newest w_ℓ. If a party that a batch needs is lost, the batch and all that is known of
-it are dropped. Asking the remaining parties for the same rows would reveal the lost party's term as a difference.
+The party draws a batch, has its margins aggregated (Alg. 2), steps on them, and tells the coordinator. If sums are
+shared, the coordinator announces them (see `sharing`), and the party steps on the totals of all. While it computes a
+step, the margins of the next batches (`ahead`) are already being aggregated. Beside all that, it answers other parties'
+questions with the newest w_ℓ. If a party that a batch needs is lost, the batch and all that is known of it are dropped.
+Asking the remaining parties for the same rows would reveal the lost party's term as a difference.
 
 If the members differ from those of an earlier sum over the same rows, a party moves before it contributes again (see
 `fence`): it steps once more on the newest margins it has.
@@ -11,7 +12,8 @@ If the members differ from those of an earlier sum over the same rows, a party m
 
 Work is charged by nonzeros (numbers that a pass over the rows touches). 1 is a first-order step of a mean party on a
 whole batch: two passes, margins and gradient. A quasi-Newton step has two more passes (curvature) and the recursion of
-Alg. 1, four times m·d_ℓ. An answer is one pass. An initiator's own margins are charged with its step.
+Alg. 1, four times m·d_ℓ. An answer is one pass. An initiator's own margins are charged with its step. Extrapolation
+from k snapshots is 2·k·n: a product and a sum for each of them.
 """
 
 import hashlib
@@ -51,6 +53,7 @@ from colonnade.algorithms.asysqn.messages import (
     Step,
     StepMade,
     Stepped,
+    Summed,
     Take,
     Taken,
     Totals,
@@ -58,7 +61,13 @@ from colonnade.algorithms.asysqn.messages import (
 from colonnade.algorithms.chassis import PARTY, done, job, on
 from colonnade.algorithms.method import PartySetup
 from colonnade.algorithms.sane import STEPS, is_step
-from colonnade.protocol.errors import DataError, LocalProtocolError, RemoteProtocolError, TrainingDiverged
+from colonnade.protocol.errors import (
+    CheckpointError,
+    DataError,
+    LocalProtocolError,
+    RemoteProtocolError,
+    TrainingDiverged,
+)
 from colonnade.protocol.finite import all_finite
 from colonnade.protocol.messages import Array, Payload
 from colonnade.protocol.role import SERVER, RoleSummary
@@ -75,6 +84,7 @@ class Batch(NamedTuple):
     theta: Array = NONE
     clock: int = 0  # Σ of the others' steps when they contributed
     members: tuple[int, ...] = ()
+    initiator: int = -1  # of a shared sum
 
 
 NO_BATCH = Batch()
@@ -98,6 +108,7 @@ class State(ContributorState):
     initiator: int = -1  # the party that aggregates for all in that round
     used: int = 0  # the newest round whose margins this party has used; its initiator may send others
     early: dict[int, Batch] = field(default_factory=dict)  # by sender: margins of a round that cannot be used yet
+    awaited: dict[int, int] = field(default_factory=dict)  # shared sums without totals, with their initiators
     left: Diverged | None = None  # why this party no longer takes part
 
 
@@ -126,7 +137,7 @@ class Party(Contributor[State]):
         if peer in self.names:
             other = self.names.index(peer)
             self._regroup(list(self.state.members), {other})
-            if self.state.round or self.state.holding:
+            if (self.options.synchronous and self.state.round) or self.state.holding:
                 self.send(SERVER, Missing(other, 0, [other], given_up=True), evaluation=True)
         elif peer == SERVER:
             self._drop_everything()
@@ -175,6 +186,7 @@ class Party(Contributor[State]):
         state.ready, state.blocked, state.judging = [], None, 0
         state.holding, state.round, state.used = 0, 0, 0
         state.early, state.begun, state.members, state.judges = {}, False, (), ()
+        state.awaited = {}
 
     @on(BeginTraining, SERVER)
     def begin(self, sender: str, message: BeginTraining) -> None:
@@ -199,6 +211,9 @@ class Party(Contributor[State]):
         gone = (set(state.members) - set(members)) | renewed
         same = state.members == tuple(members)
         state.members = tuple(members)
+        if not same:
+            state.awaited = {}
+            self.estimator.forget_snapshots()
         self.sums.drop_of(gone - {self.index})
         state.held = {key: ask for key, ask in state.held.items() if key[0] not in gone or ask.tests}
         hit = []
@@ -206,7 +221,7 @@ class Party(Contributor[State]):
             over = self.sums.sums[self.index, nonce].members
             if purpose.what != TESTS and (over != state.members or renewed & set(over)):
                 hit.append(nonce)  # the coordinator decides on those over test rows
-        self.abandon(hit, redo=(ROUND, SNAPSHOT) if same else ())
+        self.abandon(hit, redo=self.lasting if same else ())
         self.advance()
 
     # Own sums for training.
@@ -218,6 +233,8 @@ class Party(Contributor[State]):
             return number == state.holding and self._can_train
         if what == ROUND:
             return number == state.round and self._can_train
+        if self.shared and number not in state.awaited:
+            return False
         return state.begun and not state.holding and self._can_train
 
     @property
@@ -225,8 +242,14 @@ class Party(Contributor[State]):
         return len(self.state.members) >= self._trains and self.index in self.state.members
 
     def use(self, purpose: Purpose, total: Total) -> None:
-        """Queue the margins of an own batch for their step; send margins of a snapshot or round to all parties."""
+        """Queue the margins of an own batch for their step; send margins of other sums to all parties."""
         what, number = purpose
+        if what == BATCH and self.shared:
+            # At most what a receiver takes: this party is not to blame for the absurd number of another.
+            shared = Totals(0, number, total.theta, min(total.clock + total.steps, STEPS - 1))
+            self.tell(self.state.members, shared)
+            self.send(SERVER, Summed(number))
+            return self._take_shared(self.index, shared)
         if what == BATCH:
             self.state.ready.append(Batch(number, total.theta, total.clock, total.members))
             return self.advance()
@@ -252,7 +275,7 @@ class Party(Contributor[State]):
         if wanted and self.has_to_wait(purpose):
             return
         self.state.blocked = None
-        if wanted and purpose.what != BATCH:
+        if wanted and (purpose.what != BATCH or self.shared):
             self.gather(purpose)
 
     def _next_batches(self) -> None:
@@ -262,7 +285,7 @@ class Party(Contributor[State]):
             return
         if state.ready and not state.lane:
             self._step(state.ready.pop(0))
-        if self._can_train:
+        if self._can_train and not self.shared:
             for _ in range(1 + self.options.ahead - self._under_way()):
                 batch = Purpose(BATCH, state.position)
                 if self.has_to_wait(batch):
@@ -295,7 +318,10 @@ class Party(Contributor[State]):
     def _step(self, batch: Batch) -> None:
         rows = self._walk.batch(batch.position)
         self.state.stepping = batch
-        initiates = not self.options.synchronous or self.state.initiator == self.index
+        if self.shared:
+            initiates = batch.initiator == self.index
+        else:
+            initiates = not self.options.synchronous or self.state.initiator == self.index
         passes = 2.0 if initiates else 1.0  # 1.0: the margins were an answer
         if self.options.memory and self.options.curvature == "batch":
             passes += 2.0
@@ -326,14 +352,21 @@ class Party(Contributor[State]):
         elif state.moving:
             state.newest = NO_BATCH  # these margins do not move it; others may
         if not state.moving:  # a repeated step on margins that were already counted is not an update
-            number = state.round if self.options.synchronous else 0
-            self.send(SERVER, Stepped(number, len(rows), self.estimator.steps, batch.clock, list(batch.members)))
+            self._report(batch, len(rows))
         if state.holding:
             self.send(SERVER, Held(state.holding))
         moving, state.lane, state.moving = state.moving, 0, False
         if moving:  # margins of the round may have come meanwhile
             self._take_early()
         self.advance()
+
+    def _report(self, batch: Batch, rows: int) -> None:
+        steps, clock, number = self.estimator.steps, batch.clock, 0
+        if self.shared:  # all parties' steps before this one count since the sum, this party's own among them
+            clock, number = max(0, clock - steps + 1), batch.position
+        elif self.options.synchronous:
+            number = self.state.round
+        self.send(SERVER, Stepped(number, rows, steps, clock, list(batch.members)))
 
     # SVRG's barrier: Alg. 4 l. 3, 10.
 
@@ -347,7 +380,7 @@ class Party(Contributor[State]):
         state = self.state
         if state.holding or self.estimator.wants_reference:  # an earlier full pass
             self._cancel_lane()
-        state.holding, state.ready, state.blocked = message.barrier, [], None
+        state.holding, state.ready, state.blocked, state.awaited = message.barrier, [], None, {}
         self.abandon_training()
         if not state.lane:
             self.send(SERVER, Held(message.barrier))
@@ -377,10 +410,14 @@ class Party(Contributor[State]):
         """Margins θ that another party aggregated for all."""
         if not (is_step(message.barrier) and is_step(message.round)):
             raise RemoteProtocolError(sender, f"margins of barrier {message.barrier}, round {message.round}")
-        rows = self._block.rows if message.barrier else len(self._walk.batch(message.round))
+        rows = self._snapshot_size if message.barrier else len(self._walk.batch(message.round))
         values = message.values
         if values.shape != (rows,) or values.dtype != np.float64 or not all_finite(values):
             raise RemoteProtocolError(sender, f"margins of shape {values.shape}, expected ({rows},) finite numbers")
+        if not is_step(message.clock):
+            raise RemoteProtocolError(sender, f"margins of {message.clock} steps")
+        if not message.barrier and self.shared:
+            return self._take_shared(self.names.index(sender), message)
         if not message.barrier and not self.options.synchronous:
             raise RemoteProtocolError(sender, "sends margins of a round, but this method has no rounds")
         self._start(self.names.index(sender), message)
@@ -393,39 +430,88 @@ class Party(Contributor[State]):
             state.early[UNKNOWN if state.initiator == UNKNOWN else sender] = Batch(totals.round, totals.values)
             self._take_early()
         elif totals.barrier == state.holding and not state.lane:
-            self._full_pass(totals.values)
+            self._full_pass(totals.values, totals.barrier)
         else:
             state.dropped += 1
 
-    def _full_pass(self, theta: Array) -> None:
-        self.state.lane = self.work("gradient", self.amount(1, NO_ROWS, whole=True), FullPass(theta))
+    def _full_pass(self, theta: Array, barrier: int = 0) -> None:
+        """The full gradient; extrapolate if the weights are still those of the snapshot."""
+        amount, job = self.amount(1, NO_ROWS, whole=True), FullPass(theta)
+        if barrier and self.estimator.extra and self.state.rested == self.estimator.steps:
+            job = FullPass(theta, barrier, len(self.state.members))
+            amount += 2.0 * self._block.rows * len(self.estimator.state.snapshots.barriers) / self.batch_cost
+        self.state.lane = self.work("gradient", amount, job)
 
     @job(FullPass)
     def full_pass(self, job: FullPass) -> FullPassed:
         """The data part of the full gradient."""
-        return self.estimator.full_pass(job.theta)
+        return self.estimator.full_pass(job)
 
     @done(FullPassed)
     def referred(self, token: int, passed: FullPassed) -> None:
         """Take over the reference, and continue with the batches."""
         state = self.state
-        state.lane = 0
+        state.lane, before = 0, self.estimator.w
         self.estimator.refer(passed)
+        if self.estimator.w is not before:
+            self.fence.moved()
         barrier, state.holding = state.holding, 0
         if barrier:
             self.send(SERVER, Taken(barrier))
         self._take_early()
         self.advance()
 
+    # Shared sums: see `sharing`.
+
+    def _announced(self, message: Round) -> None:
+        """Await the totals of a shared sum, or aggregate them. The oldest of too many sums will not come any more."""
+        state, number = self.state, message.number
+        if not state.begun or state.holding:
+            return
+        if number <= state.round:
+            raise RemoteProtocolError(SERVER, f"announces the shared sum {number} after {state.round}")
+        state.round = number
+        state.awaited[number] = message.initiator
+        if len(state.awaited) > self.sums.waiting:
+            del state.awaited[min(state.awaited)]
+        if message.initiator == self.index:
+            return self.gather(Purpose(BATCH, number))
+        early = state.early.get(message.initiator, NO_BATCH)
+        if early.position == number:
+            self._queue(state.early.pop(message.initiator))
+
+    def _take_shared(self, sender: int, totals: Totals) -> None:
+        """Queue totals of the party that was to aggregate them, once; they may come before their announcement."""
+        state = self.state
+        batch = Batch(totals.round, totals.values, totals.clock, state.members, sender)
+        if state.awaited.get(batch.position) == sender:
+            self._queue(batch)
+        elif batch.position > state.round:
+            state.early[sender] = batch
+        else:
+            state.dropped += 1
+
+    def _queue(self, batch: Batch) -> None:
+        """Step on these totals soon. A party that is too far behind leaves the oldest out; earlier sums are over."""
+        state = self.state
+        state.awaited = {number: one for number, one in state.awaited.items() if number > batch.position}
+        state.ready.append(batch)
+        if len(state.ready) > 1 + self.options.ahead:
+            del state.ready[0]
+            state.dropped += 1
+        self.advance()
+
     # Synchronous twins.
 
     @on(Round, SERVER)
     def next_round(self, sender: str, message: Round) -> None:
-        """Start the next round, and drop the rest of an earlier one."""
-        if not self.options.synchronous:
+        """Start the next round, and drop the rest of an earlier one; or note the next shared sum."""
+        if not (self.options.synchronous or self.shared):
             raise self.unexpected(sender, message)
         if not 0 < message.number < STEPS or not 0 <= message.initiator < len(self.names):
             raise RemoteProtocolError(SERVER, f"starts an impossible round: {message!r}")
+        if self.shared:
+            return self._announced(message)
         state = self.state
         self.abandon_training()
         if not self.estimator.wants_reference:
@@ -458,12 +544,19 @@ class Party(Contributor[State]):
     def validate(self) -> None:
         """Raise if an invariant between two events does not hold."""
         super().validate()
-        if not self.options.synchronous and self._under_way() > 1 + self.options.ahead:
+        if not (self.options.synchronous or self.shared) and self._under_way() > 1 + self.options.ahead:
             raise LocalProtocolError(f"{self.name}: {self._under_way()} batches under way")
+        if self.shared and len(self.state.ready) > 1 + self.options.ahead:
+            raise LocalProtocolError(f"{self.name}: {len(self.state.ready)} totals wait for its step")
 
     def load(self, state: dict[str, Any]) -> None:
-        """Restore what `save` returned. Release 0.1 did not save which party initiates a round."""
+        """Restore what `save` returned. Release 0.1 did not save which party initiates a round, and shared no sums."""
         own = dict(state["state"])
+        if self.shared and "awaited" not in own:
+            raise CheckpointError(
+                f"the checkpoint of {self.name} is of an earlier release, whose parties shared no sums. Continue with "
+                "the release that wrote it, or start a new run with another --out"
+            )
         if "initiates" in own:
             own["initiator"] = self.index if own.pop("initiates") else UNKNOWN
             own["early"] = {own["initiator"]: own["early"]}
