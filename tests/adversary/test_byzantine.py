@@ -39,6 +39,8 @@ def test_honest_members_survive_a_liar(name):
         ("afsgd", 198),  # a term over former members was an obstacle for ever
         ("afsvrg", 124),  # jobs that never end, by the server's word
         ("afsvrg", 1098),  # silence: it was given up, and the others got no time to go on
+        ("asysqn-sgd", 1074),  # a party declines the last evaluation, and no sum is announced any more
+        ("asysqn-svrg", 31),  # a second attempt at a late sum made the honest initiator a suspect
         ("synsqn-saga", 37),  # its part of a round's sum
         ("synsqn-saga", 63),  # false numbers
         ("synsqn-sgd", 38),  # a round's result, for one party
