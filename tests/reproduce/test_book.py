@@ -113,7 +113,7 @@ def test_from_the_command_line(tiny, tmp_path, monkeypatch):
     cell = found.cell("vafl", "digits")
     assert cell.chosen == {"train.learning_rate": 0.3} and cell.edges == ["train.learning_rate"]
     assert len(cell.values) == 2 and all(0 < value <= 40 for value in cell.values)
-    assert found.curves["digits"]["vafl"][0][0] == 0 and found.digest == tiny.digest
+    assert found.curves["digits"]["vafl"][0][0] == 0 and found.digest == tiny.digests["full"]
     runs = sorted(path.parent.name for path in out.rglob("summary.json"))
     assert runs == ["sync-seed1000", "sync-seed1001", "vafl learning_rate=0.001-seed0", "vafl learning_rate=0.3-seed0",
                     "vafl-seed1000", "vafl-seed1001"]  # fmt: skip

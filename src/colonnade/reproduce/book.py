@@ -26,7 +26,7 @@ def state_of(item: Item, result: Result | None) -> str:
     """The verdict of an item in a few words; "" if it has not run."""
     if result is None:
         return ""
-    if result.digest != item.digest:
+    if result.digest != item.digests[result.size]:
         return "made with another version of this item: run it again"
     return verdict_of(findings(item, result))
 
@@ -171,7 +171,7 @@ def _footnotes(item: Item, result: Result) -> str:
 
 def _origin(item: Item, result: Result) -> str:
     quick = " --quick" if result.size == "quick" else ""
-    old = "" if result.digest == item.digest else " **Made with another version of this item.**"
+    old = "" if result.digest == item.digests[result.size] else " **Made with another version of this item.**"
     return (
         f"`colonnade reproduce {item.id}{quick} --data DIR`, {result.seconds / 60:.0f} min on {result.machine}, "
         f"release {result.release} ({result.commit}).{old}"

@@ -6,6 +6,7 @@ too, are of the test rows, which no choice has seen.
 """
 
 import importlib
+import os
 import re
 import time
 from collections.abc import Callable, Sequence
@@ -52,7 +53,7 @@ class Job:
     def folder(self, part: str, column: Column) -> Path:
         """Where a part of this version of the item keeps its runs."""
         name = re.sub(r"[^\w.+-]+", "-", column.name)
-        return self.out / self.item.id / f"{self.size}-{self.item.digest[:8]}" / f"{part}-{name}"
+        return self.out / self.item.id / f"{self.size}-{self.item.digests[self.size][:8]}" / f"{part}-{name}"
 
     def columns(self) -> list[Column]:
         """The columns that can run here."""
@@ -99,7 +100,7 @@ def _filled(value: Any, folder: str) -> Any:
 
 def conduct(job: Job) -> Result:
     """Run what is missing of an item, and return all of it."""
-    start, columns = time.monotonic(), job.columns()
+    start, used, columns = time.monotonic(), _processor_s(), job.columns()
     if job.item.study:
         module, _, name = job.item.study.partition(":")
         study = getattr(importlib.import_module(f"colonnade.reproduce.studies.{module}"), name)
@@ -110,8 +111,18 @@ def conduct(job: Job) -> Result:
             found, drawn = _column(job, column)
             cells += found
             curves |= {column.name: drawn} if drawn else {}
-    seconds = time.monotonic() - start
-    return fresh(job.item, job.size, seconds, job.seeds, cells=cells, untested=job.untested, curves=curves)
+    seconds = round(time.monotonic() - start, 1)
+    used = 0.0 if job.workers == "ray" else round(_processor_s() - used, 1)
+    return fresh(
+        job.item, job.size, job.seeds, seconds=seconds, processor_s=used,
+        cells=cells, untested=job.untested, curves=curves,
+    )  # fmt: skip
+
+
+def _processor_s() -> float:
+    """The processor time of this process and of its workers that have ended."""
+    spent = os.times()
+    return spent.user + spent.system + spent.children_user + spent.children_system
 
 
 def _column(job: Job, column: Column) -> tuple[list[Cell], dict[str, Curve]]:

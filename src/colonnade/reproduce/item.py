@@ -129,7 +129,7 @@ class Item(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True
     stand_in: str = ""  # what stands in for the paper's data or network; "": nothing does
     note: str = ""  # what the reader must know about our setting
     about: str = ""  # the text of a page of its own: where a claim fails, and why
-    digest: str = ""  # of all that decides the numbers: results of another version are marked
+    digests: dict[str, str] = {}  # size → of all that decides its numbers: results of another version are marked
 
 
 def parse_item(text: str, id: str) -> Item:
@@ -139,14 +139,22 @@ def parse_item(text: str, id: str) -> Item:
     except (tomllib.TOMLDecodeError, msgspec.ValidationError) as error:
         raise ConfigError(f"items/{id}.toml", "", str(error)) from error
     _check(found, id)
-    return msgspec.structs.replace(found, id=id, digest=_digest(found))
+    return msgspec.structs.replace(found, id=id, digests={size: _digest(found, size) for size in ("quick", "full")})
 
 
-def _digest(item: Item) -> str:
-    """Of what decides the numbers; texts, checks and the paper's numbers may change without a new run."""
-    rows = [(row.name, row.set, row.what, row.tune, row.grid, row.quick, row.full) for row in item.rows]
-    sizes, measure = (item.quick, item.full), (item.measure.what, item.measure.times, item.measure.of_any_run)
-    parts = (item.base, item.sets, item.columns, rows, sizes, item.tune, measure, item.study, item.figure)
+def _digest(item: Item, size: str) -> str:
+    """Of what decides the numbers of this size; texts, checks and the paper's numbers may change without a new run."""
+    kept = [row for row in item.rows if size == "full" or not row.full]
+    grids = [item.tune.of(row, size) if item.tune and row.tune else {} for row in kept]
+    rows = [(row.name, row.set, row.what, row.tune, grid) for row, grid in zip(kept, grids, strict=True)]
+    columns = [
+        (one.name, one.data, one.gpu, one.x, one.use, one.set) for one in item.columns if size == "full" or not one.full
+    ]
+    tune = (item.tune.by, item.tune.seeds) if item.tune else ()
+    measure = (item.measure.what, item.measure.times, item.measure.of_any_run)
+    curves = (item.figure.kind, item.figure.x, item.figure.y) if item.figure else ()
+    own = item.quick if size == "quick" else item.full
+    parts = (item.base, item.sets, columns, rows, own, tune, measure, item.study, curves)
     return sha256(msgspec.json.encode(parts, order="deterministic")).hexdigest()[:16]
 
 
@@ -175,6 +183,8 @@ def _check(item: Item, id: str) -> None:
     wrong += [
         f"column uses an unknown set: {name}" for one in item.columns for name in one.use if name not in item.sets
     ]
+    for what, names in (("row", [row.name for row in item.rows]), ("column", [one.name for one in item.columns])):
+        wrong += [f"two {what}s have the name {name}" for name in dict.fromkeys(names) if names.count(name) > 1]
     if item.paper not in PAPERS:
         wrong.append(f"paper must be one of {', '.join(PAPERS)}")
     if not item.checks or not item.rows or not item.columns:
