@@ -97,11 +97,36 @@ def test_what_was_not_tested_says_why():
         ('{says = "s", row = "a", holds = "about 1"}', "an operator and a number"),
         ('{says = "s", row = "a", holds = "< 1", when = 3}', "when"),
         ("", "needs rows, columns and checks"),
+        ('{says = "s", row = "a", holds = "< 1"}]\nof = ["nothing"', "Expected `str`"),
     ],
 )
 def test_a_mistake_in_a_file_is_named(wrong, said):
     with pytest.raises(ConfigError, match=said):
         item(wrong)
+
+
+def test_two_columns_of_one_name_are_refused():
+    with pytest.raises(ConfigError, match="two columns have the name x"):
+        parse_item(ITEM.replace("CHECK", '{says = "s", row = "a", holds = "< 1"}').replace('"y"', '"x"'), "mine")
+
+
+def test_an_item_may_measure_the_runs_of_another_one():
+    lender = item()
+    text = 'title = "t"\npaper = "VAFL"\nwhere = "w"\nclaim = "c"\nof = "mine"\nmeasure = {what = "best"}\n'
+    text += 'checks = [{says = "s", row = "b", holds = "> 0"}]\n'
+    other = parse_item(text, "other", {"mine": lender})
+    assert (other.rows, other.columns, other.runs) == (lender.rows, lender.columns, lender.runs)
+    assert other.digests != lender.digests
+    column = lender.columns[0]
+    assert Job(other, Path("o")).folder("tune", column) == Job(lender, Path("o")).folder("tune", column)
+    with pytest.raises(ConfigError, match="of must name an item with runs of its own"):
+        parse_item(text, "other")
+
+
+def test_the_quick_version_may_change_without_a_new_full_run():
+    one, other = item(), item(more="quick = {seeds = 2}\n")
+    assert one.digests["full"] == other.digests["full"] and one.digests["quick"] != other.digests["quick"]
+    assert item(more="full = {seeds = 2}\n").digests["full"] != one.digests["full"]
 
 
 def test_an_unknown_item_gets_the_nearest_name():

@@ -51,9 +51,14 @@ class Job:
         return self.item.quick.seeds if self.size == "quick" else self.item.full.seeds
 
     def folder(self, part: str, column: Column) -> Path:
-        """Where a part of this version of the item keeps its runs."""
+        """Where a part of this version of the item keeps its runs; items that share them share the folder."""
         name = re.sub(r"[^\w.+-]+", "-", column.name)
-        return self.out / self.item.id / f"{self.size}-{self.item.digests[self.size][:8]}" / f"{part}-{name}"
+        return (
+            self.out
+            / (self.item.of or self.item.id)
+            / f"{self.size}-{self.item.runs[self.size][:8]}"
+            / f"{part}-{name}"
+        )
 
     def columns(self) -> list[Column]:
         """The columns that can run here."""

@@ -7,6 +7,7 @@ a function of the folder `studies` instead (`study`).
 
 import re
 import tomllib
+from collections.abc import Mapping
 from functools import cache
 from hashlib import sha256
 from importlib.resources import files
@@ -115,10 +116,11 @@ class Item(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True
     paper: str
     where: str  # e.g. "Table II"
     claim: str
-    rows: list[Row]
-    columns: list[Column]
     measure: Measure
     checks: list[Check]
+    of: str = ""  # another item whose runs are measured in another way here: rows, columns and settings are its own
+    rows: list[Row] = []
+    columns: list[Column] = []
     base: dict[str, Any] = {}
     sets: dict[str, Settings] = {}  # settings that several columns use
     quick: Size = Size()
@@ -129,36 +131,56 @@ class Item(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True
     stand_in: str = ""  # what stands in for the paper's data or network; "": nothing does
     note: str = ""  # what the reader must know about our setting
     about: str = ""  # the text of a page of its own: where a claim fails, and why
+    runs: dict[str, str] = {}  # size → digest of all that decides its runs
     digests: dict[str, str] = {}  # size → of all that decides its numbers: results of another version are marked
 
 
-def parse_item(text: str, id: str) -> Item:
-    """Parse an item's file; raises ConfigError with the file's name and what is wrong."""
+def parse_item(text: str, id: str, others: Mapping[str, Item] | None = None) -> Item:
+    """Parse an item's file; raises ConfigError with the file's name and what is wrong.
+
+    `others`: the items whose runs it may share (`of`).
+    """
+    return _complete(_read(text, id), others or {})
+
+
+def _read(text: str, id: str) -> Item:
     try:
-        found = msgspec.convert(tomllib.loads(text), Item)
+        return msgspec.structs.replace(msgspec.convert(tomllib.loads(text), Item), id=id)
     except (tomllib.TOMLDecodeError, msgspec.ValidationError) as error:
         raise ConfigError(f"items/{id}.toml", "", str(error)) from error
-    _check(found, id)
-    return msgspec.structs.replace(found, id=id, digests={size: _digest(found, size) for size in ("quick", "full")})
 
 
-def _digest(item: Item, size: str) -> str:
-    """Of what decides the numbers of this size; texts, checks and the paper's numbers may change without a new run."""
-    kept = [row for row in item.rows if size == "full" or not row.full]
-    grids = [item.tune.of(row, size) if item.tune and row.tune else {} for row in kept]
-    rows = [(row.name, row.set, row.what, row.tune, grid) for row, grid in zip(kept, grids, strict=True)]
-    columns = [
-        (one.name, one.data, one.gpu, one.x, one.use, one.set) for one in item.columns if size == "full" or not one.full
-    ]
-    tune = (item.tune.by, item.tune.seeds) if item.tune else ()
+def _complete(item: Item, others: Mapping[str, Item]) -> Item:
+    """Add what another item lends, check the whole, and compute the digests."""
+    if item.of:
+        if item.of not in others or others[item.of].of:
+            raise ConfigError(f"items/{item.id}.toml", item.of, "of must name an item with runs of its own")
+        lent = ("base", "sets", "columns", "rows", "quick", "full", "tune")
+        item = msgspec.structs.replace(item, **{name: getattr(others[item.of], name) for name in lent})
+    _check(item)
     measure = (item.measure.what, item.measure.times, item.measure.of_any_run)
     curves = (item.figure.kind, item.figure.x, item.figure.y) if item.figure else ()
-    own = item.quick if size == "quick" else item.full
-    parts = (item.base, item.sets, columns, rows, own, tune, measure, item.study, curves)
+    runs = {size: _digest(_decisive(item, size)) for size in ("quick", "full")}
+    digests = {size: _digest((runs[size], measure, item.study, curves)) for size in runs}
+    return msgspec.structs.replace(item, runs=runs, digests=digests)
+
+
+def _digest(parts: Any) -> str:
     return sha256(msgspec.json.encode(parts, order="deterministic")).hexdigest()[:16]
 
 
-def _check(item: Item, id: str) -> None:
+def _decisive(item: Item, size: str) -> tuple[Any, ...]:
+    """What decides the runs of this size; texts, checks and the paper's numbers may change without a new run."""
+    full = size == "full"
+    kept = [row for row in item.rows if full or not row.full]
+    grids = [item.tune.of(row, size) if item.tune and row.tune else {} for row in kept]
+    rows = [(row.name, row.set, row.what, row.tune, grid) for row, grid in zip(kept, grids, strict=True)]
+    columns = [(one.name, one.data, one.gpu, one.x, one.use, one.set) for one in item.columns if full or not one.full]
+    tune = (item.tune.by, item.tune.seeds) if item.tune else ()
+    return item.base, item.sets, columns, rows, item.full if full else item.quick, tune
+
+
+def _check(item: Item) -> None:
     rows, columns = {row.name for row in item.rows}, {column.name for column in item.columns}
     wrong = [
         f"check names an unknown row: {name}"
@@ -190,18 +212,16 @@ def _check(item: Item, id: str) -> None:
     if not item.checks or not item.rows or not item.columns:
         wrong.append("needs rows, columns and checks")
     if wrong:
-        raise ConfigError(f"items/{id}.toml", "", "; ".join(wrong))
+        raise ConfigError(f"items/{item.id}.toml", "", "; ".join(wrong))
 
 
 @cache
 def items() -> dict[str, Item]:
     """All items, in the papers' order."""
     folder = files("colonnade.reproduce") / "items"
-    found = [
-        parse_item(file.read_text(encoding="utf-8"), file.name.removesuffix(".toml"))
-        for file in folder.iterdir()
-        if file.name.endswith(".toml")
-    ]
+    texts = {file.name: file.read_text(encoding="utf-8") for file in folder.iterdir() if file.name.endswith(".toml")}
+    read = {name.removesuffix(".toml"): _read(text, name.removesuffix(".toml")) for name, text in texts.items()}
+    found = [_complete(item, read) for item in read.values()]
     found.sort(key=lambda item: (PAPERS.index(item.paper), item.id))
     return {item.id: item for item in found}
 

@@ -75,8 +75,8 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
 def fresh(item: Item, size: str, seeds: int, **found: Any) -> Result:
     """Make a result of this release on this machine."""
     return Result(
-        item=item.id, digest=item.digests[size], size=size, release=__version__, commit=commit() or "", machine=machine(),
-        seeds=seeds, **found,
+        item=item.id, digest=item.digests[size], size=size, release=__version__, commit=commit() or "",
+        machine=machine(), seeds=seeds, **found,
     )  # fmt: skip
 
 
