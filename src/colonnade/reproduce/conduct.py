@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -20,7 +20,7 @@ import torch
 from colonnade.config.schema import Config, apply_overrides
 from colonnade.data import Partition
 from colonnade.experiments.compare import Contestant, Entry, OnProgress, contestants, entries_of, kept_partition, race
-from colonnade.experiments.sweep import Best, Grid, best_of, grid_contestants, points_of
+from colonnade.experiments.sweep import Grid, best_of, grid_contestants, points_of
 from colonnade.protocol.errors import ColonnadeError
 from colonnade.reproduce.item import Column, Item, Row
 from colonnade.reproduce.measures import measure
@@ -103,6 +103,13 @@ def _filled(value: Any, folder: str) -> Any:
     return value.replace("{data}", folder) if isinstance(value, str) else value
 
 
+class Chosen(NamedTuple):
+    """The settings of a row, and the keys whose value is the first or last of its grid."""
+
+    point: dict[str, Any]
+    edges: list[str]
+
+
 def conduct(job: Job) -> Result:
     """Run what is missing of an item, and return all of it."""
     start, used, columns = time.monotonic(), _processor_s(), job.columns()
@@ -149,16 +156,27 @@ def _column(job: Job, column: Column) -> tuple[list[Cell], dict[str, Curve]]:
     return cells, _curves(job, by_row)
 
 
-def _tuned(job: Job, column: Column, tables: dict[str, Any], rows: Sequence[Row]) -> tuple[dict[str, Best], list[Cell]]:
-    """The best point of each row, by its validation rows, and the cells of rows that have none."""
+def _tuned(
+    job: Job, column: Column, tables: dict[str, Any], rows: Sequence[Row]
+) -> tuple[dict[str, Chosen], list[Cell]]:
+    """The best point of each row, by its validation rows, and the cells of rows that have none.
+
+    A grid of one point needs no run.
+    """
     tune = job.item.tune
     if tune is None or not rows:
         return {}, []
     grids = {row.name: tune.of(row, job.size) for row in rows}
+    single = {name: grid for name, grid in grids.items() if all(len(values) == 1 for values in grid.values())}
+    best = {name: Chosen({key: value for key, (value,) in grid.items()}, []) for name, grid in single.items()}
+    grids = {name: grid for name, grid in grids.items() if name not in single}
+    if not grids:
+        return best, []
     job.tell(f"{job.item.id}, {column.name}: choosing {', '.join(tune.grid)} on the validation rows")
     racing = [one for name, grid in grids.items() for one in grid_contestants(tables, [name], grid)]
     entries = _race(job, "tune", column, entries_of(racing, tune.seeds))
-    best = {one.method: one for name, grid in grids.items() for one in best_of(entries, [name], grid, tune.by)}
+    for name, grid in grids.items():
+        best |= {one.method: Chosen(one.point, one.edges) for one in best_of(entries, [name], grid, tune.by)}
     return best, [_lost(job, column, name, entries, grid) for name, grid in grids.items() if name not in best]
 
 
@@ -187,7 +205,7 @@ def _load_for_report(config: Config) -> Partition:
     return kept_partition(config).without_validation()
 
 
-def _cell(job: Job, column: Column, name: str, runs: list[Entry], best: Best | None) -> Cell:
+def _cell(job: Job, column: Column, name: str, runs: list[Entry], best: Chosen | None) -> Cell:
     fault = next((why for run in runs if (why := _fault(job, run))), "")
     values = [] if fault else [_scaled(job, run) for run in runs]
     adapted = {f"{key}: {words}" for run in runs for key, words in run.adapted.items()}
