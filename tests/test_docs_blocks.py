@@ -248,6 +248,7 @@ EXECUTED = {
         ("python benchmarks/flex.py traces", MINUTES_AND_DATA),
         ("python benchmarks/flex.py timeouts", MINUTES),
     ],
+    "docs/results/frozen.md": [("colonnade compare config.toml --protocols cascaded,frozen", MINUTES)],
     "docs/results/gpu.md": [("python benchmarks/gpu.py", GPU), ("python benchmarks/gpu.py --methods", GPU)],
     "docs/results/predictions.md": [("python benchmarks/away.py", MINUTES_AND_DATA)],
     "docs/results/privacy.md": [("python benchmarks/privacy.py useful", MINUTES_AND_DATA)],

@@ -173,5 +173,7 @@ def test_the_docs_page_is_what_the_results_say():
     tool = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(tool)
     assert (DOCS / "reproduction.md").read_text(encoding="utf-8") == tool.page(), f"type: python {path}"
+    for page, text in tool.with_blocks().items():
+        assert page.read_text(encoding="utf-8") == text, f"{page.name}: type: python {path}"
     drawn = {path.name: path.read_text(encoding="utf-8") for path in (DOCS / "reproduction").glob("*.svg")}
     assert drawn == tool.figures()
