@@ -1,7 +1,8 @@
 """Write docs/reproduction.md, its figures and the blocks of other pages from the result files in docs/reproduction/.
 
     colonnade reproduce all --data DIR --out docs/reproduction --workers N
-    python docs/tools/reproduction.py
+    python docs/tools/reproduction.py            # write
+    python docs/tools/reproduction.py --check    # compare, and fail if a page differs from its result files
 
 A block of another page stands between two comments. The first names an item, and table, checks or origin (the
 command); a table may be of some columns only, separated by semicolons:
@@ -109,15 +110,33 @@ def figures() -> dict[str, str]:
     return {f"{name}.svg": svg for name, svg in found.items() if svg}
 
 
-def main() -> None:
-    (DOCS / "reproduction.md").write_text(page(), encoding="utf-8")
-    for path, text in with_blocks().items():
-        path.write_text(text, encoding="utf-8")
-    for old in (DOCS / "reproduction").glob("*.svg"):
-        old.unlink()
-    for name, svg in figures().items():
-        (DOCS / "reproduction" / name).write_text(svg, encoding="utf-8")
+def contents() -> dict[Path, str]:
+    """All files that are made from results: path → text."""
+    drawn = {DOCS / "reproduction" / name: svg for name, svg in figures().items()}
+    return with_blocks() | drawn | {DOCS / "reproduction.md": page()}
+
+
+def stale() -> list[Path]:
+    """The files that differ from what the results say, and figures without a result."""
+    wanted = contents()
+    odd = [path for path, text in wanted.items() if not path.is_file() or path.read_text(encoding="utf-8") != text]
+    return odd + [path for path in (DOCS / "reproduction").glob("*.svg") if path not in wanted]
+
+
+def main(*words: str) -> int:
+    if words == ("--check",):
+        found = [path.relative_to(DOCS.parent).as_posix() for path in stale()]
+        if found:
+            print(f"Not what the result files say: {', '.join(found)}. Type: python docs/tools/reproduction.py")
+        return bool(found)
+    wanted = contents()
+    for path in stale():
+        if path in wanted:
+            path.write_text(wanted[path], encoding="utf-8")
+        else:
+            path.unlink()
+    return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(*sys.argv[1:]))

@@ -2,6 +2,7 @@
 
 import importlib.util
 import json
+import shutil
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -167,13 +168,30 @@ def test_a_chart_escapes_names_and_leaves_out_what_cannot_be_drawn():
     assert "stroke-dasharray" in shapes[1].attrib and "T &amp; t" in svg
 
 
-def test_the_docs_page_is_what_the_results_say():
-    path = DOCS / "tools" / "reproduction.py"
-    spec = importlib.util.spec_from_file_location("reproduction", path)
-    tool = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(tool)
-    assert (DOCS / "reproduction.md").read_text(encoding="utf-8") == tool.page(), f"type: python {path}"
-    for page, text in tool.with_blocks().items():
-        assert page.read_text(encoding="utf-8") == text, f"{page.name}: type: python {path}"
-    drawn = {path.name: path.read_text(encoding="utf-8") for path in (DOCS / "reproduction").glob("*.svg")}
-    assert drawn == tool.figures()
+@pytest.fixture
+def tool():
+    spec = importlib.util.spec_from_file_location("reproduction", DOCS / "tools" / "reproduction.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_the_docs_are_what_the_results_say(tool):
+    assert tool.stale() == [], "type: python docs/tools/reproduction.py"
+    assert {path.name for path in tool.with_blocks()} >= {"flex-tuned.md", "frozen.md", "own-delays.md"}
+
+
+def test_a_typed_number_is_found_and_mended(tool, tmp_path, monkeypatch, capsys):
+    copy = tmp_path / "docs"
+    shutil.copytree(DOCS, copy)
+    monkeypatch.setattr(tool, "DOCS", copy)
+    page, block = copy / "reproduction.md", copy / "results" / "own-delays.md"
+    before = {path: path.read_text(encoding="utf-8") for path in (page, block)}
+    for path, text in before.items():
+        path.write_text(text.replace("| vafl | 7.5", "| vafl | 7.4"), encoding="utf-8")
+    (copy / "reproduction" / "nothing.svg").write_text("<svg/>")
+    assert tool.main("--check") == 1
+    said = capsys.readouterr().out
+    assert "docs/reproduction.md" in said and "docs/results/own-delays.md" in said and "nothing.svg" in said
+    assert tool.main() == 0 and tool.main("--check") == 0
+    assert {path: path.read_text(encoding="utf-8") for path in before} == before

@@ -6,9 +6,10 @@ from pathlib import Path
 import pytest
 
 from colonnade.config.schema import from_dict
-from colonnade.experiments.compare import contestants, entries_of
+from colonnade.experiments.compare import Entry, contestants, entries_of
 from colonnade.experiments.sweep import grid_contestants
 from colonnade.protocol.errors import ConfigError
+from colonnade.reproduce import conduct
 from colonnade.reproduce.conduct import Job
 from colonnade.reproduce.item import find_items, items, parse_item
 from colonnade.reproduce.judge import HOLDS, IN_PART, NOT, UNTESTED, findings, verdict_of
@@ -162,3 +163,13 @@ def test_every_cell_is_a_config(name, tmp_path):
             assert not any(entry.adapted for entry in entries), "the item says which model each method has"
             for own in racing:
                 from_dict(own.tables)
+
+
+def test_a_diverged_run_has_no_number_unless_the_item_gives_it_one(tmp_path):
+    summary = {"status": "diverged", "value": 0.5, "warnings": []}
+    for more, values, fault in [("", [], "it left the range"), ("diverged = 10.0, ", [10.0], "")]:
+        text = ITEM.replace("CHECK", '{says = "s", row = "a", holds = "> 0"}').replace("{what", "{" + more + "what")
+        one = parse_item(text, "mine")
+        run = Entry("a", 0, None, summary, [], "it left the range")
+        cell = conduct._cell(Job(one, tmp_path), one.columns[0], "a", [run], None)
+        assert (cell.values, cell.fault) == (values, fault)

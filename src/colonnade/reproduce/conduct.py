@@ -218,12 +218,21 @@ def _cell(job: Job, column: Column, name: str, runs: list[Entry], best: Chosen |
 
 def _fault(job: Job, run: Entry) -> str:
     """Why a run has no number."""
+    if _counts_as_diverged(job, run):
+        return ""
     lenient = job.item.measure.of_any_run and run.summary is not None
     return run.unsuitable or run.error or ("" if lenient else flaw_of(run.summary))
 
 
+def _counts_as_diverged(job: Job, run: Entry) -> bool:
+    diverged = run.summary is not None and run.summary["status"] == "diverged"
+    return diverged and job.item.measure.diverged is not None
+
+
 def _scaled(job: Job, run: Entry) -> float | None:
     assert run.summary is not None
+    if _counts_as_diverged(job, run):
+        return job.item.measure.diverged
     row = next(one for one in job.item.rows if one.name == run.label)
     number = measure(row.what or job.item.measure.what, run.summary, run.rows)
     return None if number is None else number * job.item.measure.times

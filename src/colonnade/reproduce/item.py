@@ -78,6 +78,7 @@ class Measure(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
     name: str = ""  # for the reader, e.g. "test accuracy"
     unit: str = ""
     of_any_run: bool = False  # also of runs with warnings: for numbers that do not depend on what was learned
+    diverged: float | None = None  # the number of a run that diverged; left out: it has none
     times: float = 1.0  # 100: a share as per cent
     digits: int = 2
 
@@ -158,7 +159,8 @@ def _complete(item: Item, others: Mapping[str, Item]) -> Item:
         lent = ("base", "sets", "columns", "rows", "quick", "full", "tune")
         item = msgspec.structs.replace(item, **{name: getattr(others[item.of], name) for name in lent})
     _check(item)
-    measure = (item.measure.what, item.measure.times, item.measure.of_any_run)
+    what = item.measure
+    measure = [what.what, what.times, what.of_any_run, *([] if what.diverged is None else [what.diverged])]
     curves = (item.figure.kind, item.figure.x, item.figure.y) if item.figure else ()
     runs = {size: _digest(_decisive(item, size)) for size in ("quick", "full")}
     digests = {size: _digest((runs[size], measure, item.study, curves)) for size in runs}
