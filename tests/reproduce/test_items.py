@@ -166,7 +166,7 @@ def test_every_cell_is_a_config(name, tmp_path):
 
 
 def test_a_diverged_run_has_no_number_unless_the_item_gives_it_one(tmp_path):
-    summary = {"status": "diverged", "value": 0.5, "warnings": []}
+    summary = {"status": "diverged", "note": "", "value": 0.5, "warnings": []}
     for more, values, fault in [("", [], "it left the range"), ("diverged = 10.0, ", [10.0], "")]:
         text = ITEM.replace("CHECK", '{says = "s", row = "a", holds = "> 0"}').replace("{what", "{" + more + "what")
         one = parse_item(text, "mine")
