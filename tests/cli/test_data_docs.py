@@ -85,3 +85,12 @@ def test_the_commands_of_the_page_train(folder, monkeypatch):
         if not any(f"data.source={name}" in run for name in PUBLISHED):
             made = CliRunner().invoke(app, [*shlex.split(run), *short])
             assert made.exit_code == 0, f"{run}\n{made.output}{made.exception}"
+
+
+@pytest.mark.filterwarnings("ignore")  # of packages that vertibench pulls in
+def test_vertibench_measures_a_split_as_the_page_says(capsys):
+    pytest.importorskip("vertibench", reason="the extra vertibench is not installed")
+    program = re.search(r"```python\n(import numpy as np\n.*?vertibench.*?)```", PAGE, re.DOTALL)[1]
+    exec(compile(program, "data.md", "exec"), {})
+    printed = capsys.readouterr().out
+    assert "[0.64" in printed and "-0.013" in printed
