@@ -13,6 +13,7 @@ from colonnade.cli.main import app
 from colonnade.protocol.errors import DataError
 from colonnade.reproduce import book, item
 from colonnade.reproduce.chart import Line, Panel, draw
+from colonnade.reproduce.conduct import Job
 from colonnade.reproduce.result import read_result
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -108,7 +109,7 @@ def test_from_the_command_line(tiny, tmp_path, monkeypatch):
     done = reproduce("tiny", "--out", str(out))
     assert done.exit_code == 0, done.output
     assert "tiny: holds" in done.output
-    assert "MNIST: not tested: needs the data mnist: name their folder with --data" in done.output
+    assert "MNIST: not tested: needs the data mnist, and no folder is named with --data" in done.output
     assert "with a GPU: not tested: needs a GPU, and this machine has none" in done.output
     found = read_result(out / "tiny" / "result.json")
     cell = found.cell("vafl", "digits")
@@ -139,6 +140,29 @@ def test_bad_input(tiny, tmp_path):
         assert done.exit_code != 0 and said in f"{done.output}{done.exception}"
 
 
+def test_data_that_are_not_there_are_named_with_the_way_to_get_them(tiny, tmp_path):
+    job = Job(tiny, tmp_path, data=tmp_path)
+    said = job.untested["MNIST"]
+    assert said == (
+        "needs the data mnist, and --data has no folder mnist. To get them: colonnade data get mnist --dir DIR; "
+        "without files: digits"
+    )
+    (tmp_path / "mnist").mkdir()
+    assert "MNIST" not in job.untested
+    traces = item.parse_item(TINY.replace('"mnist"', '"google-cluster-2011"'), "tiny")
+    assert "To get them: see docs/reproduction.md" in Job(traces, tmp_path, data=tmp_path).untested["MNIST"]
+
+
+def test_an_item_that_needs_a_gpu_only_is_not_tested_and_says_why(tiny, tmp_path, monkeypatch):
+    text = TINY.replace("[[columns]]\nname", "[[columns]]\ngpu = true\nname").replace("gpu = true\ngpu", "gpu")
+    text = text.replace('name = "with a GPU"\ngpu = true', 'name = "with a GPU"')
+    monkeypatch.setattr(item, "items", lambda: {"tiny": item.parse_item(text, "tiny")})
+    done = reproduce("tiny", "--out", str(tmp_path / "out"))
+    assert done.exit_code == 0, done.output
+    assert "tiny: not tested" in done.output and "needs a GPU, and this machine has none" in done.output
+    assert read_result(tmp_path / "out" / "tiny" / "result.json").cells == []
+
+
 def test_results_of_another_version_are_marked_or_refused(tiny, tmp_path):
     folder = tmp_path / "tiny"
     folder.mkdir()
@@ -151,6 +175,8 @@ def test_results_of_another_version_are_marked_or_refused(tiny, tmp_path):
     results = book.read_results(tmp_path)
     assert "another version" in book.state_of(tiny, results["tiny"])
     assert "another version" in book.book_markdown({"tiny": tiny}, results)
+    (folder / "result.json").write_text(json.dumps(text | {"size": "medium"}))
+    assert "another version" in book.state_of(tiny, book.read_results(tmp_path)["tiny"])
     (folder / "result.json").write_text(json.dumps(text | {"format": 9}))
     with pytest.raises(DataError, match="run the item again"):
         book.read_results(tmp_path)

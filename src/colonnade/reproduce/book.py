@@ -38,7 +38,7 @@ def state_of(item: Item, result: Result | None) -> str:
     """The verdict of an item in a few words; "" if it has not run."""
     if result is None:
         return ""
-    if result.digest != item.digests[result.size]:
+    if result.digest != item.digests.get(result.size):
         return "made with another version of this item: run it again"
     return verdict_of(findings(item, result))
 
@@ -184,7 +184,7 @@ def _footnotes(item: Item, result: Result) -> str:
 def origin_of(item: Item, result: Result) -> str:
     """The command that made a result, and where it ran."""
     quick = " --quick" if result.size == "quick" else ""
-    old = "" if result.digest == item.digests[result.size] else " **Made with another version of this item.**"
+    old = "" if result.digest == item.digests.get(result.size) else " **Made with another version of this item.**"
     return (
         f"`colonnade reproduce {item.id}{quick} --data DIR`, {duration_of(result)} on {result.machine}, "
         f"release {result.release} ({result.commit}).{old}"

@@ -19,6 +19,7 @@ import torch
 
 from colonnade.config.schema import Config, apply_overrides
 from colonnade.data import Partition
+from colonnade.data.catalogue import CATALOGUE
 from colonnade.experiments.compare import Contestant, Entry, OnProgress, contestants, entries_of, kept_partition, race
 from colonnade.experiments.sweep import Grid, best_of, grid_contestants, points_of
 from colonnade.protocol.errors import ColonnadeError
@@ -77,13 +78,12 @@ class Job:
             return "left out by --quick"
         if column.gpu and not torch.cuda.is_available():
             return "needs a GPU, and this machine has none"
-        if not column.data:
+        if not column.data or (self.data is not None and (self.data / column.data).is_dir()):
             return ""
-        if self.data is None:
-            return f"needs the data {column.data}: name their folder with --data (see docs/reproduction.md)"
-        if not (self.data / column.data).is_dir():
-            return f"{self.data} has no folder {column.data}: docs/reproduction.md says where to get these data"
-        return ""
+        where = "no folder is named with --data" if self.data is None else f"--data has no folder {column.data}"
+        others = [one.name for one in self.item.columns if not one.data and not one.gpu]
+        stand_in = f"; without files: {', '.join(others)}" if others else ""
+        return f"needs the data {column.data}, and {where}. To get them: {_how_to_get(column.data)}{stand_in}"
 
     def tables(self, column: Column) -> dict[str, Any]:
         """The config of a column, without a method."""
@@ -92,6 +92,10 @@ class Job:
             settings |= self.item.sets[name]
         folder = str((self.data / column.data).resolve()) if self.data and column.data else ""
         return _filled(apply_overrides(self.item.base, settings | column.set), folder)
+
+
+def _how_to_get(name: str) -> str:
+    return f"colonnade data get {name} --dir DIR" if name in CATALOGUE else "see docs/reproduction.md"
 
 
 def _filled(value: Any, folder: str) -> Any:
