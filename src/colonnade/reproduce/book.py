@@ -156,9 +156,10 @@ def _section(item: Item, result: Result, figures: str) -> list[str]:
     unit = f" in {item.measure.unit}" if item.measure.unit else ""
     spread = f", mean ± standard deviation over {result.seeds} seeds" if result.seeds > 1 else ""
     brackets = "; the paper's in brackets" if any(row.paper for row in item.rows) else ""
+    said_by = "Our control" if item.control else "The paper"
     text = [
         f"### {item.id}",
-        f"**{item.title}** ({item.paper}, {item.where}). The paper: {item.claim}",
+        f"**{item.title}** ({item.paper}, {item.where}). {said_by}: {item.claim}",
         f"**Stand-in:** {item.stand_in}" if item.stand_in else "",
         f"{item.measure.name}{unit}{spread}{brackets}:",
         markdown_table(table_of(item, result)),

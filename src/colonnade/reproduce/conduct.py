@@ -54,12 +54,8 @@ class Job:
     def folder(self, part: str, column: Column) -> Path:
         """Where a part of this version of the item keeps its runs; items that share them share the folder."""
         name = re.sub(r"[^\w.+-]+", "-", column.name)
-        return (
-            self.out
-            / (self.item.of or self.item.id)
-            / f"{self.size}-{self.item.runs[self.size][:8]}"
-            / f"{part}-{name}"
-        )
+        version = f"{self.size}-{self.item.runs[self.size][:8]}"
+        return self.out / (self.item.of or self.item.id) / version / f"{part}-{name}"
 
     def columns(self) -> list[Column]:
         """The columns that can run here."""

@@ -119,6 +119,7 @@ class Item(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True
     claim: str
     measure: Measure
     checks: list[Check]
+    control: bool = False  # the claim is ours: the paper does not test it
     of: str = ""  # another item whose runs are measured in another way here: rows, columns and settings are its own
     rows: list[Row] = []
     columns: list[Column] = []
