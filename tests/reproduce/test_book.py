@@ -2,6 +2,7 @@
 
 import importlib.util
 import json
+import re
 import shutil
 from pathlib import Path
 from xml.etree import ElementTree
@@ -108,7 +109,7 @@ def test_from_the_command_line(tiny, tmp_path, monkeypatch):
     assert listed.exit_code == 0 and "not run" in listed.output
     done = reproduce("tiny", "--out", str(out))
     assert done.exit_code == 0, done.output
-    assert "tiny: holds" in done.output
+    assert re.search(r"tiny: holds, in \d+ s \(\d+ s of processor time\)", done.output)
     assert "MNIST: not tested: needs the data mnist, and no folder is named with --data" in done.output
     assert "with a GPU: not tested: needs a GPU, and this machine has none" in done.output
     found = read_result(out / "tiny" / "result.json")
