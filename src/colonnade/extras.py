@@ -12,6 +12,7 @@ EXTRAS = {
     "ray": "--driver ray and --workers ray",
     "onnx": "colonnade export --onnx",
     "track": "runs in MLflow, TensorBoard, Weights & Biases",
+    "vertibench": "evaluators of a split: importance of the parties, correlation between them",
     "docs": "the documentation as a site",
     "dev": "tests, linters and builds",
 }

@@ -4,6 +4,8 @@ import gzip
 import json
 import re
 import shlex
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -85,3 +87,11 @@ def test_the_commands_of_the_page_train(folder, monkeypatch):
         if not any(f"data.source={name}" in run for name in PUBLISHED):
             made = CliRunner().invoke(app, [*shlex.split(run), *short])
             assert made.exit_code == 0, f"{run}\n{made.output}{made.exception}"
+
+
+def test_vertibench_measures_a_split_as_the_page_says():
+    """In its own process: vertibench leaves a pool of threads open."""
+    pytest.importorskip("vertibench", reason="the extra vertibench is not installed")
+    program = re.search(r"```python\n(import numpy as np\n.*?vertibench.*?)```", PAGE, re.DOTALL)[1]
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert "[0.64" in done.stdout and "-0.013" in done.stdout

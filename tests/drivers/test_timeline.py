@@ -54,6 +54,15 @@ def test_a_job_hides_messages_and_several_messages_are_one_transit() -> None:
     assert states(timeline.shares(5 * MS)) == [(0, 1, 0), (0, 1, 0), (1, 0, 0), (0, 1, 0), (0, 0, 0)]
 
 
+def test_a_job_may_start_where_the_last_bin_ends() -> None:
+    timeline = Timeline(ONE, [[]])
+    timeline.note((JOB_STARTED, BINS * MS))
+    timeline.note((JOB_ENDED, BINS * MS))
+    timeline.note((JOB_STARTED, BINS * MS))
+    shares = timeline.shares(BINS * MS)
+    assert len(shares["busy"][0]) == BINS and not any(shares["busy"][0])
+
+
 def test_an_outage_hides_everything_and_what_is_open_counts_to_the_end() -> None:
     timeline = Timeline(ONE, [[(MS, 2 * MS), (3 * MS, 2**62)]])
     timeline.note((JOB_STARTED, 0))

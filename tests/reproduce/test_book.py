@@ -2,6 +2,8 @@
 
 import importlib.util
 import json
+import re
+import shutil
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -12,6 +14,7 @@ from colonnade.cli.main import app
 from colonnade.protocol.errors import DataError
 from colonnade.reproduce import book, item
 from colonnade.reproduce.chart import Line, Panel, draw
+from colonnade.reproduce.conduct import Job
 from colonnade.reproduce.result import read_result
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -106,14 +109,14 @@ def test_from_the_command_line(tiny, tmp_path, monkeypatch):
     assert listed.exit_code == 0 and "not run" in listed.output
     done = reproduce("tiny", "--out", str(out))
     assert done.exit_code == 0, done.output
-    assert "tiny: holds" in done.output
-    assert "MNIST: not tested: needs the data mnist: name their folder with --data" in done.output
+    assert re.search(r"tiny: holds, in \d+ s \(\d+ s of processor time\)", done.output)
+    assert "MNIST: not tested: needs the data mnist, and no folder is named with --data" in done.output
     assert "with a GPU: not tested: needs a GPU, and this machine has none" in done.output
     found = read_result(out / "tiny" / "result.json")
     cell = found.cell("vafl", "digits")
     assert cell.chosen == {"train.learning_rate": 0.3} and cell.edges == ["train.learning_rate"]
     assert len(cell.values) == 2 and all(0 < value <= 40 for value in cell.values)
-    assert found.curves["digits"]["vafl"][0][0] == 0 and found.digest == tiny.digest
+    assert found.curves["digits"]["vafl"][0][0] == 0 and found.digest == tiny.digests["full"]
     runs = sorted(path.parent.name for path in out.rglob("summary.json"))
     assert runs == ["sync-seed1000", "sync-seed1001", "vafl learning_rate=0.001-seed0", "vafl learning_rate=0.3-seed0",
                     "vafl-seed1000", "vafl-seed1001"]  # fmt: skip
@@ -138,6 +141,29 @@ def test_bad_input(tiny, tmp_path):
         assert done.exit_code != 0 and said in f"{done.output}{done.exception}"
 
 
+def test_data_that_are_not_there_are_named_with_the_way_to_get_them(tiny, tmp_path):
+    job = Job(tiny, tmp_path, data=tmp_path)
+    said = job.untested["MNIST"]
+    assert said == (
+        "needs the data mnist, and --data has no folder mnist. To get them: colonnade data get mnist --dir DIR; "
+        "without files: digits"
+    )
+    (tmp_path / "mnist").mkdir()
+    assert "MNIST" not in job.untested
+    traces = item.parse_item(TINY.replace('"mnist"', '"google-cluster-2011"'), "tiny")
+    assert "To get them: see docs/reproduction.md" in Job(traces, tmp_path, data=tmp_path).untested["MNIST"]
+
+
+def test_an_item_that_needs_a_gpu_only_is_not_tested_and_says_why(tiny, tmp_path, monkeypatch):
+    text = TINY.replace("[[columns]]\nname", "[[columns]]\ngpu = true\nname").replace("gpu = true\ngpu", "gpu")
+    text = text.replace('name = "with a GPU"\ngpu = true', 'name = "with a GPU"')
+    monkeypatch.setattr(item, "items", lambda: {"tiny": item.parse_item(text, "tiny")})
+    done = reproduce("tiny", "--out", str(tmp_path / "out"))
+    assert done.exit_code == 0, done.output
+    assert "tiny: not tested" in done.output and "needs a GPU, and this machine has none" in done.output
+    assert read_result(tmp_path / "out" / "tiny" / "result.json").cells == []
+
+
 def test_results_of_another_version_are_marked_or_refused(tiny, tmp_path):
     folder = tmp_path / "tiny"
     folder.mkdir()
@@ -150,6 +176,8 @@ def test_results_of_another_version_are_marked_or_refused(tiny, tmp_path):
     results = book.read_results(tmp_path)
     assert "another version" in book.state_of(tiny, results["tiny"])
     assert "another version" in book.book_markdown({"tiny": tiny}, results)
+    (folder / "result.json").write_text(json.dumps(text | {"size": "medium"}))
+    assert "another version" in book.state_of(tiny, book.read_results(tmp_path)["tiny"])
     (folder / "result.json").write_text(json.dumps(text | {"format": 9}))
     with pytest.raises(DataError, match="run the item again"):
         book.read_results(tmp_path)
@@ -167,11 +195,30 @@ def test_a_chart_escapes_names_and_leaves_out_what_cannot_be_drawn():
     assert "stroke-dasharray" in shapes[1].attrib and "T &amp; t" in svg
 
 
-def test_the_docs_page_is_what_the_results_say():
-    path = DOCS / "tools" / "reproduction.py"
-    spec = importlib.util.spec_from_file_location("reproduction", path)
-    tool = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(tool)
-    assert (DOCS / "reproduction.md").read_text(encoding="utf-8") == tool.page(), f"type: python {path}"
-    drawn = {path.name: path.read_text(encoding="utf-8") for path in (DOCS / "reproduction").glob("*.svg")}
-    assert drawn == tool.figures()
+@pytest.fixture
+def tool():
+    spec = importlib.util.spec_from_file_location("reproduction", DOCS / "tools" / "reproduction.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_the_docs_are_what_the_results_say(tool):
+    assert tool.stale() == [], "type: python docs/tools/reproduction.py"
+    assert {path.name for path in tool.with_blocks()} >= {"flex-tuned.md", "frozen.md", "own-delays.md"}
+
+
+def test_a_typed_number_is_found_and_mended(tool, tmp_path, monkeypatch, capsys):
+    copy = tmp_path / "docs"
+    shutil.copytree(DOCS, copy)
+    monkeypatch.setattr(tool, "DOCS", copy)
+    page, block = copy / "reproduction.md", copy / "results" / "own-delays.md"
+    before = {path: path.read_text(encoding="utf-8") for path in (page, block)}
+    for path, text in before.items():
+        path.write_text(text.replace("| vafl | 7.5", "| vafl | 7.4"), encoding="utf-8")
+    (copy / "reproduction" / "nothing.svg").write_text("<svg/>")
+    assert tool.main("--check") == 1
+    said = capsys.readouterr().out
+    assert "docs/reproduction.md" in said and "docs/results/own-delays.md" in said and "nothing.svg" in said
+    assert tool.main() == 0 and tool.main("--check") == 0
+    assert {path: path.read_text(encoding="utf-8") for path in before} == before

@@ -6,9 +6,10 @@ from pathlib import Path
 import pytest
 
 from colonnade.config.schema import from_dict
-from colonnade.experiments.compare import contestants, entries_of
+from colonnade.experiments.compare import Entry, contestants, entries_of
 from colonnade.experiments.sweep import grid_contestants
 from colonnade.protocol.errors import ConfigError
+from colonnade.reproduce import conduct
 from colonnade.reproduce.conduct import Job
 from colonnade.reproduce.item import find_items, items, parse_item
 from colonnade.reproduce.judge import HOLDS, IN_PART, NOT, UNTESTED, findings, verdict_of
@@ -97,11 +98,36 @@ def test_what_was_not_tested_says_why():
         ('{says = "s", row = "a", holds = "about 1"}', "an operator and a number"),
         ('{says = "s", row = "a", holds = "< 1", when = 3}', "when"),
         ("", "needs rows, columns and checks"),
+        ('{says = "s", row = "a", holds = "< 1"}]\nof = ["nothing"', "Expected `str`"),
     ],
 )
 def test_a_mistake_in_a_file_is_named(wrong, said):
     with pytest.raises(ConfigError, match=said):
         item(wrong)
+
+
+def test_two_columns_of_one_name_are_refused():
+    with pytest.raises(ConfigError, match="two columns have the name x"):
+        parse_item(ITEM.replace("CHECK", '{says = "s", row = "a", holds = "< 1"}').replace('"y"', '"x"'), "mine")
+
+
+def test_an_item_may_measure_the_runs_of_another_one():
+    lender = item()
+    text = 'title = "t"\npaper = "VAFL"\nwhere = "w"\nclaim = "c"\nof = "mine"\nmeasure = {what = "best"}\n'
+    text += 'checks = [{says = "s", row = "b", holds = "> 0"}]\n'
+    other = parse_item(text, "other", {"mine": lender})
+    assert (other.rows, other.columns, other.runs) == (lender.rows, lender.columns, lender.runs)
+    assert other.digests != lender.digests
+    column = lender.columns[0]
+    assert Job(other, Path("o")).folder("tune", column) == Job(lender, Path("o")).folder("tune", column)
+    with pytest.raises(ConfigError, match="of must name an item with runs of its own"):
+        parse_item(text, "other")
+
+
+def test_the_quick_version_may_change_without_a_new_full_run():
+    one, other = item(), item(more="quick = {seeds = 2}\n")
+    assert one.digests["full"] == other.digests["full"] and one.digests["quick"] != other.digests["quick"]
+    assert item(more="full = {seeds = 2}\n").digests["full"] != one.digests["full"]
 
 
 def test_an_unknown_item_gets_the_nearest_name():
@@ -137,3 +163,13 @@ def test_every_cell_is_a_config(name, tmp_path):
             assert not any(entry.adapted for entry in entries), "the item says which model each method has"
             for own in racing:
                 from_dict(own.tables)
+
+
+def test_a_diverged_run_has_no_number_unless_the_item_gives_it_one(tmp_path):
+    summary = {"status": "diverged", "note": "", "value": 0.5, "warnings": []}
+    for more, values, fault in [("", [], "it left the range"), ("diverged = 10.0, ", [10.0], "")]:
+        text = ITEM.replace("CHECK", '{says = "s", row = "a", holds = "> 0"}').replace("{what", "{" + more + "what")
+        one = parse_item(text, "mine")
+        run = Entry("a", 0, None, summary, [], "it left the range")
+        cell = conduct._cell(Job(one, tmp_path), one.columns[0], "a", [run], None)
+        assert (cell.values, cell.fault) == (values, fault)

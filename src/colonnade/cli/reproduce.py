@@ -36,7 +36,7 @@ def reproduce(
     Examples:
       colonnade reproduce
       colonnade reproduce flex-table3 --quick
-      colonnade reproduce vafl-fig2 --data data --workers 2
+      colonnade reproduce vafl-fig2-time --data data --workers 2
       colonnade reproduce --quick --data data --workers 2
     """
     from colonnade.cli.workers import cluster, parse_workers
@@ -74,13 +74,14 @@ def _list(out: Path) -> None:
 
     results = read_results(out) if out.is_dir() else {}
     table = Table(box=SIMPLE_HEAD)
-    for title in ("item", "of", "what", "state"):
+    for title in ("item", "of", "what", "state", "seconds"):
         table.add_column(title)
     for item in items().values():
         result = results.get(item.id)
         state = state_of(item, result) or "not run"
         size = f" ({result.size})" if result else ""
-        table.add_row(item.id, f"{item.paper}, {item.where}", item.title, state + size)
+        seconds = f"{result.seconds:.0f}" if result else ""
+        table.add_row(item.id, f"{item.paper}, {item.where}", item.title, state + size, seconds)
     console.print(table)
     say("To run one: colonnade reproduce ITEM --quick")
 
@@ -103,7 +104,7 @@ def _print(item: "Item", result: "Result") -> None:
     from rich.markup import escape
     from rich.table import Table
 
-    from colonnade.reproduce.book import checks_of, table_of
+    from colonnade.reproduce.book import checks_of, duration_of, table_of
     from colonnade.reproduce.judge import findings, verdict_of
 
     found = findings(item, result)
@@ -125,4 +126,4 @@ def _print(item: "Item", result: "Result") -> None:
             say(f"† {cell.row}, {cell.column}: {cell.fault}")
     if item.stand_in:
         say(f"Stand-in: {item.stand_in}")
-    say(f"{item.id}: {verdict_of(found)}")
+    say(f"{item.id}: {verdict_of(found)}, in {duration_of(result)}")

@@ -11,7 +11,19 @@ from colonnade.reproduce.item import PAPERS, Check, Item
 from colonnade.reproduce.judge import UNTESTED, Finding, findings, verdict_of
 from colonnade.reproduce.result import FILE, Cell, Result, read_result
 
-__all__ = ["book_html", "book_markdown", "figure_of", "read_results", "state_of", "table_of", "write_book"]
+__all__ = [
+    "book_html",
+    "book_markdown",
+    "checks_of",
+    "duration_of",
+    "figure_of",
+    "markdown_table",
+    "origin_of",
+    "read_results",
+    "state_of",
+    "table_of",
+    "write_book",
+]
 
 Results = Mapping[str, Result]
 
@@ -26,7 +38,7 @@ def state_of(item: Item, result: Result | None) -> str:
     """The verdict of an item in a few words; "" if it has not run."""
     if result is None:
         return ""
-    if result.digest != item.digest:
+    if result.digest != item.digests.get(result.size):
         return "made with another version of this item: run it again"
     return verdict_of(findings(item, result))
 
@@ -135,7 +147,7 @@ def _overview(known: Mapping[str, Item], results: Results) -> str:
         state = state_of(item, results.get(item.id)) or f"{UNTESTED}: not run"
         name = f"[{item.id}](#{item.id})" if item.id in results else item.id
         table.append([name, f"{item.paper}, {item.where}", item.claim, state])
-    return _markdown(table)
+    return markdown_table(table)
 
 
 def _section(item: Item, result: Result, figures: str) -> list[str]:
@@ -144,18 +156,19 @@ def _section(item: Item, result: Result, figures: str) -> list[str]:
     unit = f" in {item.measure.unit}" if item.measure.unit else ""
     spread = f", mean ± standard deviation over {result.seeds} seeds" if result.seeds > 1 else ""
     brackets = "; the paper's in brackets" if any(row.paper for row in item.rows) else ""
+    said_by = "Our control" if item.control else "The paper"
     text = [
         f"### {item.id}",
-        f"**{item.title}** ({item.paper}, {item.where}). The paper: {item.claim}",
+        f"**{item.title}** ({item.paper}, {item.where}). {said_by}: {item.claim}",
         f"**Stand-in:** {item.stand_in}" if item.stand_in else "",
         f"{item.measure.name}{unit}{spread}{brackets}:",
-        _markdown(table_of(item, result)),
+        markdown_table(table_of(item, result)),
         _footnotes(item, result),
         picture,
-        _markdown(checks_of(found)),
+        markdown_table(checks_of(found)),
         item.note,
         item.about,
-        _origin(item, result),
+        origin_of(item, result),
     ]
     return [part for part in text if part]
 
@@ -169,16 +182,24 @@ def _footnotes(item: Item, result: Result) -> str:
     return "\n".join([*notes, *remarks])
 
 
-def _origin(item: Item, result: Result) -> str:
+def origin_of(item: Item, result: Result) -> str:
+    """The command that made a result, and where it ran."""
     quick = " --quick" if result.size == "quick" else ""
-    old = "" if result.digest == item.digest else " **Made with another version of this item.**"
+    old = "" if result.digest == item.digests.get(result.size) else " **Made with another version of this item.**"
     return (
-        f"`colonnade reproduce {item.id}{quick} --data DIR`, {result.seconds / 60:.0f} min on {result.machine}, "
+        f"`colonnade reproduce {item.id}{quick} --data DIR`, {duration_of(result)} on {result.machine}, "
         f"release {result.release} ({result.commit}).{old}"
     )
 
 
-def _markdown(table: Sequence[Sequence[str]]) -> str:
+def duration_of(result: Result) -> str:
+    """How long an item took, and how much of the processors."""
+    used = f" ({result.processor_s:.0f} s of processor time)" if result.processor_s else ""
+    return f"{result.seconds:.0f} s{used}"
+
+
+def markdown_table(table: Sequence[Sequence[str]]) -> str:
+    """Rows of cells as a Markdown table; the first row is its head."""
     lines = ["| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |" for row in table]
     return "\n".join([lines[0], "|" + "---|" * len(table[0]), *lines[1:]])
 

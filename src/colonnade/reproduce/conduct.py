@@ -6,20 +6,22 @@ too, are of the test rows, which no choice has seen.
 """
 
 import importlib
+import os
 import re
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 
 from colonnade.config.schema import Config, apply_overrides
 from colonnade.data import Partition
+from colonnade.data.catalogue import CATALOGUE
 from colonnade.experiments.compare import Contestant, Entry, OnProgress, contestants, entries_of, kept_partition, race
-from colonnade.experiments.sweep import Best, Grid, best_of, grid_contestants, points_of
+from colonnade.experiments.sweep import Grid, best_of, grid_contestants, points_of
 from colonnade.protocol.errors import ColonnadeError
 from colonnade.reproduce.item import Column, Item, Row
 from colonnade.reproduce.measures import measure
@@ -50,9 +52,10 @@ class Job:
         return self.item.quick.seeds if self.size == "quick" else self.item.full.seeds
 
     def folder(self, part: str, column: Column) -> Path:
-        """Where a part of this version of the item keeps its runs."""
+        """Where a part of this version of the item keeps its runs; items that share them share the folder."""
         name = re.sub(r"[^\w.+-]+", "-", column.name)
-        return self.out / self.item.id / f"{self.size}-{self.item.digest[:8]}" / f"{part}-{name}"
+        version = f"{self.size}-{self.item.runs[self.size][:8]}"
+        return self.out / (self.item.of or self.item.id) / version / f"{part}-{name}"
 
     def columns(self) -> list[Column]:
         """The columns that can run here."""
@@ -71,13 +74,12 @@ class Job:
             return "left out by --quick"
         if column.gpu and not torch.cuda.is_available():
             return "needs a GPU, and this machine has none"
-        if not column.data:
+        if not column.data or (self.data is not None and (self.data / column.data).is_dir()):
             return ""
-        if self.data is None:
-            return f"needs the data {column.data}: name their folder with --data (see docs/reproduction.md)"
-        if not (self.data / column.data).is_dir():
-            return f"{self.data} has no folder {column.data}: docs/reproduction.md says where to get these data"
-        return ""
+        where = "no folder is named with --data" if self.data is None else f"--data has no folder {column.data}"
+        others = [one.name for one in self.item.columns if not one.data and not one.gpu]
+        stand_in = f"; without files: {', '.join(others)}" if others else ""
+        return f"needs the data {column.data}, and {where}. To get them: {_how_to_get(column.data)}{stand_in}"
 
     def tables(self, column: Column) -> dict[str, Any]:
         """The config of a column, without a method."""
@@ -86,6 +88,10 @@ class Job:
             settings |= self.item.sets[name]
         folder = str((self.data / column.data).resolve()) if self.data and column.data else ""
         return _filled(apply_overrides(self.item.base, settings | column.set), folder)
+
+
+def _how_to_get(name: str) -> str:
+    return f"colonnade data get {name} --dir DIR" if name in CATALOGUE else "see docs/reproduction.md"
 
 
 def _filled(value: Any, folder: str) -> Any:
@@ -97,9 +103,16 @@ def _filled(value: Any, folder: str) -> Any:
     return value.replace("{data}", folder) if isinstance(value, str) else value
 
 
+class Chosen(NamedTuple):
+    """The settings of a row, and the keys whose value is the first or last of its grid."""
+
+    point: dict[str, Any]
+    edges: list[str]
+
+
 def conduct(job: Job) -> Result:
     """Run what is missing of an item, and return all of it."""
-    start, columns = time.monotonic(), job.columns()
+    start, used, columns = time.monotonic(), _processor_s(), job.columns()
     if job.item.study:
         module, _, name = job.item.study.partition(":")
         study = getattr(importlib.import_module(f"colonnade.reproduce.studies.{module}"), name)
@@ -110,8 +123,18 @@ def conduct(job: Job) -> Result:
             found, drawn = _column(job, column)
             cells += found
             curves |= {column.name: drawn} if drawn else {}
-    seconds = time.monotonic() - start
-    return fresh(job.item, job.size, seconds, job.seeds, cells=cells, untested=job.untested, curves=curves)
+    seconds = round(time.monotonic() - start, 1)
+    used = 0.0 if job.workers == "ray" else round(_processor_s() - used, 1)
+    return fresh(
+        job.item, job.size, job.seeds, seconds=seconds, processor_s=used,
+        cells=cells, untested=job.untested, curves=curves,
+    )  # fmt: skip
+
+
+def _processor_s() -> float:
+    """The processor time of this process and of its workers that have ended."""
+    spent = os.times()
+    return spent.user + spent.system + spent.children_user + spent.children_system
 
 
 def _column(job: Job, column: Column) -> tuple[list[Cell], dict[str, Curve]]:
@@ -133,16 +156,27 @@ def _column(job: Job, column: Column) -> tuple[list[Cell], dict[str, Curve]]:
     return cells, _curves(job, by_row)
 
 
-def _tuned(job: Job, column: Column, tables: dict[str, Any], rows: Sequence[Row]) -> tuple[dict[str, Best], list[Cell]]:
-    """The best point of each row, by its validation rows, and the cells of rows that have none."""
+def _tuned(
+    job: Job, column: Column, tables: dict[str, Any], rows: Sequence[Row]
+) -> tuple[dict[str, Chosen], list[Cell]]:
+    """The best point of each row, by its validation rows, and the cells of rows that have none.
+
+    A grid of one point needs no run.
+    """
     tune = job.item.tune
     if tune is None or not rows:
         return {}, []
     grids = {row.name: tune.of(row, job.size) for row in rows}
+    single = {name: grid for name, grid in grids.items() if all(len(values) == 1 for values in grid.values())}
+    best = {name: Chosen({key: value for key, (value,) in grid.items()}, []) for name, grid in single.items()}
+    grids = {name: grid for name, grid in grids.items() if name not in single}
+    if not grids:
+        return best, []
     job.tell(f"{job.item.id}, {column.name}: choosing {', '.join(tune.grid)} on the validation rows")
     racing = [one for name, grid in grids.items() for one in grid_contestants(tables, [name], grid)]
     entries = _race(job, "tune", column, entries_of(racing, tune.seeds))
-    best = {one.method: one for name, grid in grids.items() for one in best_of(entries, [name], grid, tune.by)}
+    for name, grid in grids.items():
+        best |= {one.method: Chosen(one.point, one.edges) for one in best_of(entries, [name], grid, tune.by)}
     return best, [_lost(job, column, name, entries, grid) for name, grid in grids.items() if name not in best]
 
 
@@ -171,7 +205,7 @@ def _load_for_report(config: Config) -> Partition:
     return kept_partition(config).without_validation()
 
 
-def _cell(job: Job, column: Column, name: str, runs: list[Entry], best: Best | None) -> Cell:
+def _cell(job: Job, column: Column, name: str, runs: list[Entry], best: Chosen | None) -> Cell:
     fault = next((why for run in runs if (why := _fault(job, run))), "")
     values = [] if fault else [_scaled(job, run) for run in runs]
     adapted = {f"{key}: {words}" for run in runs for key, words in run.adapted.items()}
@@ -184,12 +218,21 @@ def _cell(job: Job, column: Column, name: str, runs: list[Entry], best: Best | N
 
 def _fault(job: Job, run: Entry) -> str:
     """Why a run has no number."""
+    if _counts_as_diverged(job, run):
+        return ""
     lenient = job.item.measure.of_any_run and run.summary is not None
     return run.unsuitable or run.error or ("" if lenient else flaw_of(run.summary))
 
 
+def _counts_as_diverged(job: Job, run: Entry) -> bool:
+    diverged = run.summary is not None and run.summary["status"] == "diverged"
+    return diverged and job.item.measure.diverged is not None
+
+
 def _scaled(job: Job, run: Entry) -> float | None:
     assert run.summary is not None
+    if _counts_as_diverged(job, run):
+        return job.item.measure.diverged
     row = next(one for one in job.item.rows if one.name == run.label)
     number = measure(row.what or job.item.measure.what, run.summary, run.rows)
     return None if number is None else number * job.item.measure.times

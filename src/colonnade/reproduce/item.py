@@ -7,6 +7,7 @@ a function of the folder `studies` instead (`study`).
 
 import re
 import tomllib
+from collections.abc import Mapping
 from functools import cache
 from hashlib import sha256
 from importlib.resources import files
@@ -77,6 +78,7 @@ class Measure(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
     name: str = ""  # for the reader, e.g. "test accuracy"
     unit: str = ""
     of_any_run: bool = False  # also of runs with warnings: for numbers that do not depend on what was learned
+    diverged: float | None = None  # the number of a run that diverged; left out: it has none
     times: float = 1.0  # 100: a share as per cent
     digits: int = 2
 
@@ -115,10 +117,12 @@ class Item(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True
     paper: str
     where: str  # e.g. "Table II"
     claim: str
-    rows: list[Row]
-    columns: list[Column]
     measure: Measure
     checks: list[Check]
+    control: bool = False  # the claim is ours: the paper does not test it
+    of: str = ""  # another item whose runs are measured in another way here: rows, columns and settings are its own
+    rows: list[Row] = []
+    columns: list[Column] = []
     base: dict[str, Any] = {}
     sets: dict[str, Settings] = {}  # settings that several columns use
     quick: Size = Size()
@@ -129,28 +133,57 @@ class Item(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True
     stand_in: str = ""  # what stands in for the paper's data or network; "": nothing does
     note: str = ""  # what the reader must know about our setting
     about: str = ""  # the text of a page of its own: where a claim fails, and why
-    digest: str = ""  # of all that decides the numbers: results of another version are marked
+    runs: dict[str, str] = {}  # size → digest of all that decides its runs
+    digests: dict[str, str] = {}  # size → of all that decides its numbers: results of another version are marked
 
 
-def parse_item(text: str, id: str) -> Item:
-    """Parse an item's file; raises ConfigError with the file's name and what is wrong."""
+def parse_item(text: str, id: str, others: Mapping[str, Item] | None = None) -> Item:
+    """Parse an item's file; raises ConfigError with the file's name and what is wrong.
+
+    `others`: the items whose runs it may share (`of`).
+    """
+    return _complete(_read(text, id), others or {})
+
+
+def _read(text: str, id: str) -> Item:
     try:
-        found = msgspec.convert(tomllib.loads(text), Item)
+        return msgspec.structs.replace(msgspec.convert(tomllib.loads(text), Item), id=id)
     except (tomllib.TOMLDecodeError, msgspec.ValidationError) as error:
         raise ConfigError(f"items/{id}.toml", "", str(error)) from error
-    _check(found, id)
-    return msgspec.structs.replace(found, id=id, digest=_digest(found))
 
 
-def _digest(item: Item) -> str:
-    """Of what decides the numbers; texts, checks and the paper's numbers may change without a new run."""
-    rows = [(row.name, row.set, row.what, row.tune, row.grid, row.quick, row.full) for row in item.rows]
-    sizes, measure = (item.quick, item.full), (item.measure.what, item.measure.times, item.measure.of_any_run)
-    parts = (item.base, item.sets, item.columns, rows, sizes, item.tune, measure, item.study, item.figure)
+def _complete(item: Item, others: Mapping[str, Item]) -> Item:
+    """Add what another item lends, check the whole, and compute the digests."""
+    if item.of:
+        if item.of not in others or others[item.of].of:
+            raise ConfigError(f"items/{item.id}.toml", item.of, "of must name an item with runs of its own")
+        lent = ("base", "sets", "columns", "rows", "quick", "full", "tune")
+        item = msgspec.structs.replace(item, **{name: getattr(others[item.of], name) for name in lent})
+    _check(item)
+    what = item.measure
+    measure = [what.what, what.times, what.of_any_run, *([] if what.diverged is None else [what.diverged])]
+    curves = (item.figure.kind, item.figure.x, item.figure.y) if item.figure else ()
+    runs = {size: _digest(_decisive(item, size)) for size in ("quick", "full")}
+    digests = {size: _digest((runs[size], measure, item.study, curves)) for size in runs}
+    return msgspec.structs.replace(item, runs=runs, digests=digests)
+
+
+def _digest(parts: Any) -> str:
     return sha256(msgspec.json.encode(parts, order="deterministic")).hexdigest()[:16]
 
 
-def _check(item: Item, id: str) -> None:
+def _decisive(item: Item, size: str) -> tuple[Any, ...]:
+    """What decides the runs of this size; texts, checks and the paper's numbers may change without a new run."""
+    full = size == "full"
+    kept = [row for row in item.rows if full or not row.full]
+    grids = [item.tune.of(row, size) if item.tune and row.tune else {} for row in kept]
+    rows = [(row.name, row.set, row.what, row.tune, grid) for row, grid in zip(kept, grids, strict=True)]
+    columns = [(one.name, one.data, one.gpu, one.x, one.use, one.set) for one in item.columns if full or not one.full]
+    tune = (item.tune.by, item.tune.seeds) if item.tune else ()
+    return item.base, item.sets, columns, rows, item.full if full else item.quick, tune
+
+
+def _check(item: Item) -> None:
     rows, columns = {row.name for row in item.rows}, {column.name for column in item.columns}
     wrong = [
         f"check names an unknown row: {name}"
@@ -175,23 +208,23 @@ def _check(item: Item, id: str) -> None:
     wrong += [
         f"column uses an unknown set: {name}" for one in item.columns for name in one.use if name not in item.sets
     ]
+    for what, names in (("row", [row.name for row in item.rows]), ("column", [one.name for one in item.columns])):
+        wrong += [f"two {what}s have the name {name}" for name in dict.fromkeys(names) if names.count(name) > 1]
     if item.paper not in PAPERS:
         wrong.append(f"paper must be one of {', '.join(PAPERS)}")
     if not item.checks or not item.rows or not item.columns:
         wrong.append("needs rows, columns and checks")
     if wrong:
-        raise ConfigError(f"items/{id}.toml", "", "; ".join(wrong))
+        raise ConfigError(f"items/{item.id}.toml", "", "; ".join(wrong))
 
 
 @cache
 def items() -> dict[str, Item]:
     """All items, in the papers' order."""
     folder = files("colonnade.reproduce") / "items"
-    found = [
-        parse_item(file.read_text(encoding="utf-8"), file.name.removesuffix(".toml"))
-        for file in folder.iterdir()
-        if file.name.endswith(".toml")
-    ]
+    texts = {file.name: file.read_text(encoding="utf-8") for file in folder.iterdir() if file.name.endswith(".toml")}
+    read = {name.removesuffix(".toml"): _read(text, name.removesuffix(".toml")) for name, text in texts.items()}
+    found = [_complete(item, read) for item in read.values()]
     found.sort(key=lambda item: (PAPERS.index(item.paper), item.id))
     return {item.id: item for item in found}
 

@@ -55,12 +55,13 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
 
     format: int = FORMAT
     item: str
-    digest: str  # of the item's file
+    digest: str  # of what decides the numbers of this size in the item's file
     size: str  # "quick" or "full"
     release: str
     commit: str
     machine: str
     seconds: float
+    processor_s: float = 0.0  # of all processes; 0: a result of an earlier release, or of a Ray cluster
     seeds: int
     cells: list[Cell]
     untested: dict[str, str] = {}  # column → why
@@ -71,11 +72,11 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
         return next((one for one in self.cells if (one.row, one.column) == (row, column)), None)
 
 
-def fresh(item: Item, size: str, seconds: float, seeds: int, **found: Any) -> Result:
+def fresh(item: Item, size: str, seeds: int, **found: Any) -> Result:
     """Make a result of this release on this machine."""
     return Result(
-        item=item.id, digest=item.digest, size=size, release=__version__, commit=commit() or "", machine=machine(),
-        seconds=round(seconds, 1), seeds=seeds, **found,
+        item=item.id, digest=item.digests[size], size=size, release=__version__, commit=commit() or "",
+        machine=machine(), seeds=seeds, **found,
     )  # fmt: skip
 
 

@@ -162,8 +162,8 @@ def grown(ns: Spans, width: int, end: int) -> tuple[Spans, int]:
 
 def _add(ns: Spans, width: int, spans: Spans) -> None:
     """Add spans (row, start, end) to the bins: the two ends one by one, full bins between them by a cumulative sum."""
-    row, start, end = spans.T
-    first, last = start // width, np.maximum(end - 1, start) // width
+    row, start, end = spans[spans[:, 1] < spans[:, 2]].T  # an empty span may start where the last bin ends
+    first, last = start // width, (end - 1) // width
     inside = first == last
     np.add.at(ns, (row, first), np.where(inside, end, (first + 1) * width) - start)
     row, first, last, end = row[~inside], first[~inside], last[~inside], end[~inside]

@@ -1,6 +1,6 @@
 """VFL-Cascaded's Table I: how often an attacker infers a label from the server's answers."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from colonnade.attacks.attack import Order, attack
@@ -9,7 +9,7 @@ from colonnade.reproduce.conduct import Curve, Job
 from colonnade.reproduce.item import Column
 from colonnade.reproduce.result import Cell
 
-__all__ = ["labels"]
+__all__ = ["labels", "success"]
 
 ATTACK = "label-inference"
 # The attackers of the paper, by the names that the attack gives them.
@@ -20,15 +20,22 @@ def labels(job: Job, columns: Sequence[Column]) -> tuple[list[Cell], dict[str, d
     """A row for each method and attacker."""
     cells = []
     for column in columns:
-        methods = list(dict.fromkeys(row.set["protocol.name"] for row in job.rows()))
-        order = Order(
-            job.tables(column), methods, ["curious", "eavesdropper"], job.seeds,
-            on_progress=lambda text, done: job.tell(f"{job.item.id}: {text}") if done in (0.0, 1.0) else None,
-        )  # fmt: skip
-        found: list[Any] = attack(find_attack(ATTACK), order, None, "")
-        by_name = {(one.method, NAMES[one.attacker]): one for one in found if one.attacker in NAMES}
+        found = success(job, job.tables(column), [row.set["protocol.name"] for row in job.rows()])
         for row in job.rows():
-            outcome = by_name[row.set["protocol.name"], row.set["attacker"]]
-            values: list[float | None] = [100 * trial.right / trial.rows for trial in outcome.trials]
+            values = found[row.set["protocol.name"], row.set["attacker"]]
             cells.append(Cell(row=row.name, column=column.name, values=values))
     return cells, {}
+
+
+def success(job: Job, tables: Mapping[str, Any], methods: Sequence[str]) -> dict[tuple[str, str], list[float | None]]:
+    """Method and attacker → the share of labels inferred in each trial, per cent."""
+    order = Order(
+        tables, list(dict.fromkeys(methods)), ["curious", "eavesdropper"], job.seeds,
+        on_progress=lambda text, done: job.tell(f"{job.item.id}: {text}") if done in (0.0, 1.0) else None,
+    )  # fmt: skip
+    found: list[Any] = attack(find_attack(ATTACK), order, None, "")
+    return {
+        (one.method, NAMES[one.attacker]): [100 * trial.right / trial.rows for trial in one.trials]
+        for one in found
+        if one.attacker in NAMES
+    }
