@@ -145,7 +145,7 @@ EXECUTED = {
         ("python3 -m venv .venv", INTERNET),
         ("pip install build", INTERNET + "; tests/test_packaging.py builds both files"),
         (".venv/bin/pip install", INTERNET),
-        ("$ colonnade align server.toml", DOCTOR + "test_the_commands_of_the_install_page"),
+        ("$ colonnade run --driver ray", DOCTOR + "test_the_commands_of_the_install_page"),
         (".venv/bin/colonnade run", DOCTOR + "test_the_commands_of_the_install_page"),
         ("$ colonnade --version", DOCTOR + "test_the_commands_of_the_install_page"),
         ("colonnade --install-completion", DOCTOR + "test_the_commands_of_the_install_page"),

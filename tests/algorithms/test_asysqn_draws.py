@@ -10,7 +10,7 @@ from colonnade.algorithms.asysqn.config import AfSagaOptions
 from colonnade.algorithms.asysqn.draws import CACHED, Draws
 from colonnade.algorithms.asysqn.estimator import Estimator
 from colonnade.algorithms.asysqn.losses import LOSSES
-from colonnade.algorithms.asysqn.messages import Step
+from colonnade.algorithms.asysqn.messages import FullPass, Step
 from colonnade.algorithms.batches import Walk
 
 
@@ -32,7 +32,7 @@ def test_the_estimate_follows_the_gradient(batches, excess):
     held = SimpleNamespace(train=Block(np.hstack([np.ones((n, 1)), np.zeros((n, 1))])), y=np.full(n, 1e6))
     held.loss, held.level, held.l2, held.penalties = LOSSES["ridge"], 1e12, 0.0, 0.0
     estimator, rows = Estimator(held, AfSagaOptions(loss="ridge")), batches(n, b, 0)
-    estimator.refer(estimator.full_pass(np.zeros(n)))
+    estimator.refer(estimator.full_pass(FullPass(np.zeros(n))))
     errors = []
     for t in range(steps):
         estimator.state.w = np.array([float(t), 0.0])

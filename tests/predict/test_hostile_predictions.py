@@ -232,10 +232,13 @@ def test_no_message_of_the_server_ends_a_party(federation, door):
     federation.send("shop", Mean(np.zeros(2, np.float32)))  # no message for a party
 
     async def garbage():
-        conversation = federation.server.node.peers["shop"].conversation
+        peer = federation.server.node.peers["shop"]
+        stream, peer.stream = peer.stream, None  # nothing is written meanwhile
         federation.server.node._send(Send("shop", Ask(1, 0, ["C001"])))
-        _, frame = conversation.outbox[-1]
-        conversation.outbox[-1] = (conversation.sent, frame[:-9] + b"\xff" * 9)  # cannot be decoded
+        _, frame = peer.conversation.outbox[-1]
+        peer.conversation.outbox[-1] = (peer.conversation.sent, frame[:-9] + b"\xff" * 9)  # cannot be decoded
+        peer.stream = stream
+        stream.wake()
 
     asyncio.run_coroutine_threadsafe(garbage(), federation.loop).result(PATIENCE_S)
     assert predict(door, "C003")[0]["parties"] == list(NAMES) and federation.alive()

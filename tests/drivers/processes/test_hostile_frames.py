@@ -23,6 +23,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from colonnade.algorithms.vafl.messages import Embeddings, Gradient, Query
+from colonnade.drivers.processes import service
 from colonnade.drivers.processes.limits import Limits
 from colonnade.drivers.processes.logs import Log
 from colonnade.drivers.processes.node import Node
@@ -422,8 +423,9 @@ def test_what_still_waits_here_cannot_be_acknowledged(tmp_path: Path) -> None:
     live(tmp_path, act, max_in_flight=2, max_queue=64)
 
 
-def test_a_guest_that_never_reads_holds_few_calls(tmp_path: Path) -> None:
-    """An ended call lasts until the guest has read what the server wrote to it: such calls count."""
+def test_a_guest_that_never_reads_holds_few_calls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The server waits a moment for a guest to read, and then abandons the call: no such call stays."""
+    monkeypatch.setattr(service, "FAREWELL_S", 0.5)
     codec = Codec(fuzz.MESSAGES)
     narrow = [("grpc.http2.bdp_probe", 0), ("grpc.http2.lookahead_bytes", 65_535)]
 
@@ -437,7 +439,7 @@ def test_a_guest_that_never_reads_holds_few_calls(tmp_path: Path) -> None:
         await here.until(lambda: mallory.peer.stream is None)
 
     async def act(here: Any, mallory: Any) -> None:
-        welcome, held = 0, []
+        welcome, held, most = 0, [], 0
         try:
             for _ in range(2 * MAX_CALLS):
                 channel = mallory.new_channel(*narrow)
@@ -452,17 +454,17 @@ def test_a_guest_that_never_reads_holds_few_calls(tmp_path: Path) -> None:
                     break
                 welcome += 1
                 await hold(here, mallory, call)
+                most = max(most, here.server.service._calls[mallory.name])
             await here.goes_on()
         finally:
             for channel, call in held:
                 call.cancel()
                 await channel.close()
-        assert welcome <= MAX_CALLS
+        assert welcome > 1 and most <= MAX_CALLS
         await here.until(lambda: here.server.service._calls[mallory.name] == 0)
         (await mallory.join()).cancel()
 
-    log = live(tmp_path, act)
-    assert [line for line in events(log, "refused") if "too many calls" in line["cause"]]
+    live(tmp_path, act)
 
 
 @pytest.mark.slow  # on busy cores the hostile client can be slower than the limits that the server has for it
