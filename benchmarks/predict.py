@@ -6,7 +6,7 @@ A random table of 24 columns, three parties `mlp:64` of 16, a server `mlp:32`, t
 the parties come up from their checkpoints (mutual TLS over loopback, one thread each) and are asked for batches of 1,
 100 and 1000 ids, one request after the other. The bare model is the same networks with the same rows in this process,
 no ids, no messages; both are timed in turn, batch by batch, and the ratio is that of the medians. The predictions are
-compared: they must be the same bits.
+compared: they must be the same up to rounding.
 """
 
 import argparse
@@ -30,6 +30,7 @@ from colonnade.predict.asking import Door, up_for_questions
 from colonnade.protocol import state
 
 BATCHES = (1, 100, 1000)
+ROUNDING = 1e-6  # the federation may compute the rows in other pieces
 CONFIG = {
     "model": {"party": "mlp:64", "embedding": 16, "server": "mlp:32"},
     "protocol": {"name": "sync"},
@@ -73,7 +74,8 @@ def measure(
         between = time.perf_counter()
         expected = bare(rows)
         end = time.perf_counter()
-        if not (np.array([answer["probabilities"] for answer in found["answers"]]) == expected).all():
+        answered = np.array([answer["probabilities"] for answer in found["answers"]])
+        if not np.allclose(answered, expected, rtol=0.0, atol=ROUNDING):
             raise SystemExit("the federation predicts something else than the bare model")
         if repeat >= 5:  # the first ones trigger late imports
             asked.append(between - start)
