@@ -109,7 +109,6 @@ def test_lost_parties_are_replaced_as_soon_as_too_few_are_left(world):
 def test_wrong_answers_are_located_with_those_of_the_rest(world):
     """One spare answer shows a lie. The rest is asked at once, and locates it."""
     server, round = world.server, world.server.state.round
-    liar = server.names[server.agreement.chosen[0]]
     change = world.over_the_wire
 
     def lying(message):
@@ -121,7 +120,7 @@ def test_wrong_answers_are_located_with_those_of_the_rest(world):
     told = []
     world.over_the_wire = lying
     world.pump(until=lambda: server.state.round > round)
-    assert sum(server.suspicion.wrong.values()) == 1 and set(server.suspicion.wrong) <= {liar, *server.names}
+    assert sum(server.suspicion.wrong.values()) == 1
     assert len(world.heard(Gradient)) == PARTIES * (round + 1)
 
 

@@ -133,7 +133,7 @@ class Stream:
     """Carries one conversation while the connection lasts.
 
     A write begins in the call that makes something to write, and its end begins the next one. No task waits for either:
-    a change of tasks costs a fifth of the round trips, and so does a reader that waits until its answer is written.
+    without a change of tasks there are about a seventh more round trips (docs/measurements.md).
     """
 
     def __init__(
