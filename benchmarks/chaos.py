@@ -547,10 +547,10 @@ class Schedule:
             outcome.events += len(records)
             outcome.logs_missed += not complete
             self._check_conversations(name, records, complete)
-            kind = Stepped if name == SERVER else Refined
-            tokens = [
-                r.event.token for r in records if isinstance(r.event, WorkDone) and isinstance(r.event.result, kind)
-            ]
+            kind, result = ("step", Stepped) if name == SERVER else ("refine", Refined)
+            ends = [r for r in records if isinstance(r.event, WorkDone)]
+            # A job that a checkpoint held leaves its result in the journal.
+            tokens = [r.event.token for r in ends if r.again == kind or isinstance(r.event.result, result)]
             if any(later <= earlier for earlier, later in pairwise(tokens)):
                 self._problem(f"{name}: a step was taken twice, or out of order")
             own = outcome.summary["updates"] if name == SERVER else outcome.parties[name]["steps"]

@@ -132,7 +132,8 @@ class Reading:
         token = TOKEN - self.count
         self.tokens.append(token)
         release = self._guard.plan("evaluation", np.arange(start, stop), "test") if self._guard is not None else None
-        return [Work(token, EVALUATION, 0.0, EvaluateRows(message.number, start, stop, release=release), aside=True)]
+        job = EvaluateRows(message.number, start, stop, release=release)
+        return [Work(token, EVALUATION, 0.0, job, aside=True, repeatable=release is None)]
 
     def done(self, token: int, result: RowsRead, step: int) -> list[Effect]:
         """Send the embedded rows to the server."""

@@ -116,7 +116,8 @@ class Work(msgspec.Struct, frozen=True, gc=False):
 
     One job at a time runs on the role's lane. A job `aside` (answering others, evaluating) runs beside the lane. The
     role ignores the result of a `blind` job except to update its network: it passes the result to `once_made`. The
-    driver may therefore hand over a promise and finish the job later.
+    driver may therefore hand over a promise and finish the job later. A `repeatable` job draws nothing secret: from the
+    same state it gives the same result. A journal may therefore leave the result out, and a replay computes it again.
     """
 
     token: int
@@ -125,6 +126,7 @@ class Work(msgspec.Struct, frozen=True, gc=False):
     job: Payload
     aside: bool = False
     blind: bool = False
+    repeatable: bool = False
 
 
 class CancelWork(msgspec.Struct, frozen=True, gc=False):

@@ -14,6 +14,8 @@ from colonnade.drivers.processes.logs import Log
 from colonnade.drivers.processes.node import Keeper, Node
 from colonnade.drivers.processes.wire import open_envelope
 from colonnade.protocol import state
+from colonnade.protocol.errors import RemoteProtocolError
+from colonnade.protocol.events import Work, WorkDone
 
 PATIENCE_S = 60.0
 CALM = Limits(checkpoint_s=1e6, max_log_mb=1e3, lost_after_s=1e6, heartbeat_s=1e5)
@@ -143,6 +145,20 @@ async def until(condition, what="it"):
     raise AssertionError(f"waited in vain for {what}")
 
 
+def replay(role, records):
+    """Give a role the events of a node's journal, as the node would. A message that it refuses is an error."""
+    jobs = {}
+    for record in records:
+        event = record.event
+        if record.again:
+            event = WorkDone(event.token, role.compute(jobs[event.token]))
+        try:
+            effects = role.handle(event, record.now)
+        except RemoteProtocolError as error:
+            raise AssertionError from error
+        jobs |= {effect.token: effect.job for effect in effects if isinstance(effect, Work)}
+
+
 @pytest.fixture
 def tools():
     """The helpers above, for tests that cannot import a conftest."""
@@ -153,5 +169,6 @@ def tools():
         kill=kill,
         make_node=make_node,
         picture=picture,
+        replay=replay,
         until=until,
     )

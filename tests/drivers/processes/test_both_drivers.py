@@ -242,11 +242,7 @@ def test_learns_predicts_and_its_log_makes_its_state_again(
         ledger = tmp_path / role.name / "ledger.jsonl"
         if ledger.is_file():  # the log does not contain what was released
             role.guard.keep(LedgerFile(ledger))
-        for record in records:
-            try:
-                role.handle(record.event, record.now)
-            except RemoteProtocolError as error:
-                raise AssertionError from error
+        tools.replay(role, records)
         role.validate()
         assert state.pack(role.save()) == live
         if ledger.is_file():

@@ -191,7 +191,8 @@ UP = {
 class Killing:
     """A federation of real processes, observed through its files."""
 
-    def __init__(self, config, out):
+    def __init__(self, config, out, tools):
+        self.tools = tools
         self.config, self.up = config, prepare_up(config, out)
         self.setting = federation(config)
         self.out = out
@@ -219,8 +220,7 @@ class Killing:
         copy = self.out / "copy.log"
         shutil.copyfile(self.out / "nodes" / name / "run" / "state" / "journal-0.log", copy)
         _, records, *_ = read_journal(copy, Codec(self.setting.method.payloads))
-        for record in records:
-            role.handle(record.event, record.now)
+        self.tools.replay(role, records)
         return role.state.doing
 
     async def kill_in_local_phase(self, name):
@@ -263,7 +263,7 @@ def test_one_killed_in_its_local_phase_is_left_out_and_comes_back(tmp_path, tool
 
     The processes start in full: a forked one would be back before a round is over.
     """
-    killing = Killing(from_dict(UP), tmp_path / "run")
+    killing = Killing(from_dict(UP), tmp_path / "run", tools)
     summary = asyncio.run(asyncio.wait_for(killing.run(tools), PATIENCE_S))
     assert summary["status"] == "finished" and summary["updates"] == 80 and summary["messages_given_up"] == 0
     assert len(set(killing.away())) >= 2, "rounds went on without it"

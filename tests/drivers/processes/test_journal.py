@@ -46,7 +46,7 @@ def write(path, *records, number=0, closed=False):
 
 
 def same(found, expected):
-    numbers = ("now", "conversation", "sequence", "acknowledged", "size", "evaluation")
+    numbers = ("now", "conversation", "sequence", "acknowledged", "size", "evaluation", "again")
     assert [getattr(found, name) for name in numbers] == [getattr(expected, name) for name in numbers]
     one, other = found.event, expected.event
     assert type(one) is type(other)
@@ -66,6 +66,7 @@ RECORDS = {
     "done": (Record(9, WorkDone(-3, Made(1.5, [np.ones((2, 2), np.float64)]))), b""),
     "NaN": (Record(2**62, WorkDone(2**40, Made(math.nan, [np.array([math.nan, -math.inf, -0.0], np.float32)]))), b""),
     "many arrays": (Record(1, WorkDone(1, Made(0.0, [np.full(n % 5, n, np.int64) for n in range(1200)]))), b""),
+    "to be computed again": (Record(9, WorkDone(7, None), again="refine"), b""),
     "timer": (Record(4, TimerFired("evaluate", 3)), b""),
     "joined": (Record(5, PeerJoined("bank", True), 2**62), b""),
     "joined again": (Record(5, PeerJoined("bank", False), 3), b""),

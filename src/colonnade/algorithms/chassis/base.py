@@ -203,10 +203,13 @@ class Chassis(Generic[S]):
         """Send a message. With `evaluation` it is outside the clock, the trace and the byte totals."""
         self._turn.effects.append(Send(to, message, evaluation))
 
-    def work(self, kind: str, amount: float, job: Payload, *, aside: bool = False, blind: bool = False) -> int:
+    def work(
+        self, kind: str, amount: float, job: Payload, *,
+        aside: bool = False, blind: bool = False, repeatable: bool = False,
+    ) -> int:  # fmt: skip
         """Start a job of `amount` local steps; return its token."""
         self.state.jobs += 1
-        self._turn.effects.append(Work(self.state.jobs, kind, amount, job, aside, blind))
+        self._turn.effects.append(Work(self.state.jobs, kind, amount, job, aside, blind, repeatable))
         return self.state.jobs
 
     def cancel(self, token: int) -> None:

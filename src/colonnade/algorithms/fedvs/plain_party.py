@@ -58,7 +58,8 @@ class PlainParty(Member[State]):
         rows = self.walk.rows(s.round)
         release = self.guard.plan("batch", rows)
         s.draw_of_round = self.guard.draws
-        self.work("step", len(rows) / self.training.batch_size, Embed(s.round, self.x[rows], release=release))
+        job = Embed(s.round, self.x[rows], release=release)
+        self.work("step", len(rows) / self.training.batch_size, job, repeatable=not self.guard.on)
 
     @job(Embed, released=True)
     def embed_rows(self, job: Embed) -> Embedded:
@@ -95,7 +96,8 @@ class PlainParty(Member[State]):
         s.doing, s.following = STEPPING, message.round + 1
         of_own = values / np.float32(len(message.summed))  # ∇_{H_n} = ∇_H/|S|
         release = self.guard.again(s.draw_of_round, STEP, rows)
-        self.work("refine", 0.0, Learn(s.round, message.update, self.x[rows], of_own, release=release))
+        job = Learn(s.round, message.update, self.x[rows], of_own, release=release)
+        self.work("refine", 0.0, job, repeatable=not self.guard.on)
 
     @job(Learn)
     def gradient(self, job: Learn) -> Stepped:

@@ -109,7 +109,7 @@ class PlainServer(Coordinator[State]):
         h: Array = np.stack([s.uploads[self.names[n]] for n in s.summed]).mean(0)
         s.following, s.uploads = s.round + 1, {}
         seed = (self.seed + s.round) % 2**63
-        self.work("step", len(rows) / self.training.batch_size, Average(h, self.targets[rows], seed))
+        self.work("step", len(rows) / self.training.batch_size, Average(h, self.targets[rows], seed), repeatable=True)
 
     @job(Average)
     def average(self, job: Average) -> Averaged:

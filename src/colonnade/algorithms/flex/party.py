@@ -120,7 +120,8 @@ class Party(Member[State]):
         self._gather()
         release = self.guard.plan("batch", s.rows)
         s.draw_of_upload = self.guard.draws
-        self.work("embed", 0.0, Embed(self._key(0), self._layer_seed(0), s.batch, None, release=release))
+        job = Embed(self._key(0), self._layer_seed(0), s.batch, None, release=release)
+        self.work("embed", 0.0, job, repeatable=not self.guard.on)
 
     def _gather(self) -> None:
         self.state.rows = self.walk.batch(self.state.round)
@@ -212,8 +213,8 @@ class Party(Member[State]):
         release = self.guard.plan(STEP, s.rows) if step else self.guard.again(s.draw_of_upload, STEP, s.rows)
         seed = self._layer_seed(step)
         job = LocalStep(self._key(step), seed, s.batch, s.given, s.snapshot, step == 0, release=release)
-        blind = not self.guard.on  # a guard may withhold the step
-        self.work("step", len(s.batch) / self.training.batch_size, job, blind=blind)
+        open = not self.guard.on  # a guard draws noise, and may withhold the step
+        self.work("step", len(s.batch) / self.training.batch_size, job, blind=open, repeatable=open)
 
     @job(LocalStep)
     def local_step(self, job: LocalStep) -> LocalStepped | Withheld:

@@ -279,7 +279,7 @@ class Server(TablesInFiles, Coordinator[State]):
         s.h = self.table.gather(rows)
         self.forget_timer(PATIENCE_TIMER)
         # The first local step's time includes this job.
-        self.work("open", 0.0, Open(self._layer_seed(0), s.h, self._targets[rows]))
+        self.work("open", 0.0, Open(self._layer_seed(0), s.h, self._targets[rows]), repeatable=True)
 
     def _layer_seed(self, step: int) -> int:
         return (self._layers + (self.state.round << 24) + step) % 2**63
@@ -335,7 +335,7 @@ class Server(TablesInFiles, Coordinator[State]):
         s.working = True
         rows = self.walk.batch(s.round)
         job = ServerStep(self._layer_seed(step), s.h, self._targets[rows], None if step else s.opened)
-        self.work("step", len(rows) / self.training.batch_size, job)
+        self.work("step", len(rows) / self.training.batch_size, job, repeatable=True)
 
     @job(ServerStep)
     def local_gradient(self, job: ServerStep) -> LocalStepped:

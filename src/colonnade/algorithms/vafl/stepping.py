@@ -73,7 +73,7 @@ class Stepping(Coordinator[T], Generic[T]):
         """Start the job of one update; `batches` are those of `groups`."""
         self.state.working = True
         rows = sum(len(batch.h) for batch in batches)
-        self.work("step", rows / self.training.batch_size, Step(self.layer_seed(), batches))
+        self.work("step", rows / self.training.batch_size, Step(self.layer_seed(), batches), repeatable=True)
 
     def layer_seed(self) -> int:
         """Return the seed of the random layers in this update."""

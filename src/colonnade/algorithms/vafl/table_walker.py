@@ -109,7 +109,8 @@ class TableWalker(Walker[T], Generic[T]):
         """Start a pass over rows that are not trained on; return its token."""
         step, release = self.state.step if aside else 0, self.guard.plan(what, rows)
         job = Embed(step, 0, None, self.x[rows], self.renew_seed(what, number), release=release)
-        return self.work(kind, self.renewing(len(rows)) / self.training.batch_size, job, aside=aside)
+        amount = self.renewing(len(rows)) / self.training.batch_size
+        return self.work(kind, amount, job, aside=aside, repeatable=not self.guard.on)
 
     # Sec. 2.3.
 

@@ -243,7 +243,7 @@ class FirstOrder(Walker[W], Generic[W]):
         release = self.guard.plan("batch", s.sent)
         s.draw_of_batch = self.guard.draws
         job = Embed(s.step, self.layer_seed(), s.x, renew, renew_seed, release=release)
-        self.work("step", amount / self.training.batch_size, job)
+        self.work("step", amount / self.training.batch_size, job, repeatable=not self.guard.on)
 
     def network_for(self, step: int) -> Network:
         """Return the network that runs the forward pass of a step."""
@@ -301,7 +301,7 @@ class FirstOrder(Walker[W], Generic[W]):
         self.state.busy, self.state.k = True, update
         job = Refine(step, self.layer_seed(step), x, values, release=self.guard.again(draw, STEP, rows))
         # The step's time includes this job. A guard may withhold the result; then what follows depends on it.
-        self.work("refine", 0.0, job, blind=not self.guard.on)
+        self.work("refine", 0.0, job, blind=not self.guard.on, repeatable=not self.guard.on)
 
     @job(Refine)
     def refine(self, job: Refine) -> Payload:

@@ -133,7 +133,8 @@ class Estimating(Walker[W], Generic[W]):
         if not is_step(message.update):
             raise RemoteProtocolError(sender, f"losses of update {message.update}")
         self.state.busy, self.state.k = True, message.update
-        self.work("refine", 0.0, Estimate(self.drawn.seed, differences(values, self.options.directions)))
+        job = Estimate(self.drawn.seed, differences(values, self.options.directions))
+        self.work("refine", 0.0, job, repeatable=True)
 
     @job(Estimate)
     def estimated(self, job: Estimate) -> Refined:

@@ -158,7 +158,7 @@ class Probing(Stepping[T], Generic[T]):
             for batch, found in zip(batches, probes, strict=True)
         )
         job = ProbedStep(self.layer_seed(), self.questions.draw, batches, probes)
-        self.work("step", rows / self.training.batch_size, job)
+        self.work("step", rows / self.training.batch_size, job, repeatable=not self.options.server_zeroth)
 
     def _own_share(self) -> float:
         """Return the cost of w_0's own step beyond the losses, in whole steps.

@@ -14,7 +14,8 @@ an unreadable one, then the file is damaged; the mark finds that record.
 Three files take turns and are overwritten, which costs half as much as growing a new file. The salt separates old
 records from new ones. If the newest checkpoint is damaged, the node loads the one before it and replays two journals.
 The header of the second tells whether the first is complete, and what the node did in between (`start`).
-Secrets are not written: `Started` and `Resumed` are stored without their entropy.
+Secrets are not written: `Started` and `Resumed` are stored without their entropy. The result of a `repeatable` job is
+not written either, since the node can compute it again: networks' gradients would be most of the journal.
 """
 
 import itertools
@@ -59,7 +60,8 @@ CONTINUED, RESUMED, RESTARTED = range(3)  # start: after a checkpoint; after a k
 _HEAD = Struct("<Bq")
 _NUMBERS = Struct("<qqq")
 _BOTH = Struct("<Bqqqq")
-STARTED, RECEIVED, DONE, TIMER, JOINED, LOST, CLOSED, EVALUATED, GROUP = range(9)  # EVALUATED: for evaluation
+# EVALUATED: received, for evaluation. REPEATED: done, and to be computed again
+STARTED, RECEIVED, DONE, TIMER, JOINED, LOST, CLOSED, EVALUATED, GROUP, REPEATED = range(10)
 MAX_RECORD_BYTES = 2**31
 MAX_PARTS = 512  # the system writes 1,024 at once
 
@@ -76,6 +78,7 @@ class Record(msgspec.Struct, frozen=True, gc=False):
     acknowledged: int = 0  # own messages that the peer had at that time
     size: int = 0  # of a message
     evaluation: bool = False  # it was sent for evaluation
+    again: str = ""  # the kind of a repeatable job that ended: read from a journal, it has no result
 
 
 class End(NamedTuple):
@@ -143,6 +146,8 @@ class Journal:
                 kind = EVALUATED if record.evaluation else RECEIVED
                 head = _BOTH.pack(kind, now, record.conversation, record.sequence, record.acknowledged)
                 parts = [head + _name(sender), frame]
+            case WorkDone(token=token) if record.again:
+                parts = [_HEAD.pack(REPEATED, now), _NUMBERS.pack(token, 0, 0), _name(record.again)]
             case WorkDone(token=token, result=result):
                 parts = [_HEAD.pack(DONE, now), _NUMBERS.pack(token, 0, 0), *self._codec.encode(result).parts()]
             case TimerFired(name=name, due=due):
@@ -304,6 +309,8 @@ def _read(content: memoryview, codec: Codec) -> Record | None:
     if kind in (RECEIVED, EVALUATED):
         received = Received(name, codec.decode(bytes(frame)))  # type: ignore[arg-type]
         return Record(now, received, first, second, third, len(frame), kind == EVALUATED)
+    if kind == REPEATED:
+        return Record(now, WorkDone(first, None), again=name)
     if kind == TIMER:
         return Record(now, TimerFired(name, first))
     if kind == JOINED:

@@ -14,6 +14,8 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, ClassVar
 
+import msgspec
+
 from colonnade.drivers.checkpoints import Checkpoints
 from colonnade.drivers.files import DISK, Disk, lock_file
 from colonnade.drivers.processes.commits import Commits
@@ -310,6 +312,8 @@ class Node:
         try:
             if isinstance(record.event, Received):
                 self.peers[record.event.sender].conversation.heard(record.acknowledged)  # as the stream did then
+            elif isinstance(record.event, WorkDone) and record.again:
+                record = self._computed_again(record, record.event)
             self._handle(record)
         except RemoteProtocolError:
             pass  # it was refused at that time, too
@@ -321,6 +325,14 @@ class Node:
             self._try_again(record.event.sender, error)
         except TrainingDiverged as error:
             self.fail(error)
+
+    def _computed_again(self, record: Record, ended: WorkDone) -> Record:
+        """The end of a job whose result the journal left out. The role's state is the one that the job began with."""
+        work = next((work for work in self.jobs.pending if work.token == ended.token), None)
+        if work is None or work.kind != record.again:
+            path = self._journal_path(self._journals)
+            raise CheckpointError(f"{path}: job {ended.token} ({record.again}) ends, and never began")
+        return msgspec.structs.replace(record, event=WorkDone(ended.token, self.role.compute(work.job)))
 
     def _try_again(self, peer: str, error: Exception) -> None:
         """Continue after an error whose cause may lie with a peer, or may be mended by now.
@@ -495,7 +507,8 @@ class Node:
             self.lost(peer, cause)
 
     def _work_done(self, work: Work, result: Payload) -> None:
-        self._give(Record(self.clock(), WorkDone(work.token, result)))
+        again = work.kind if work.repeatable else ""
+        self._give(Record(self.clock(), WorkDone(work.token, result), again=again))
 
     def _timer_fired(self, name: str) -> None:
         self._alarms.pop(name, None)
