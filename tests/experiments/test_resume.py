@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -301,3 +302,33 @@ def test_killed_before_there_were_metrics(tmp_path: Path) -> None:
     prepare(config(), out=folder)
     made_first = min(folder.iterdir(), key=lambda file: file.stat().st_mtime_ns)
     assert made_first.name == "metrics.jsonl"  # a run that has a config can be resumed
+
+
+def test_a_checkpoint_that_takes_long_is_followed_by_a_longer_pause(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Otherwise a run with a table of many gigabytes would do little else than write it."""
+    clock_s, saved_at = 0.0, []
+
+    def counter() -> float:
+        nonlocal clock_s
+        clock_s += 1.0
+        return clock_s
+
+    prepared = prepare(config(train__checkpoint_every="1000 epochs"), out=tmp_path / "run")
+    assert prepared.folder is not None
+    save = prepared.folder.save_checkpoint
+
+    def slow_save(content: dict[str, Any]) -> None:
+        nonlocal clock_s
+        save(content)
+        clock_s += 50.0
+        saved_at.append(clock_s)
+
+    monkeypatch.setattr("colonnade.experiments.run.time.perf_counter", counter)
+    monkeypatch.setattr("colonnade.experiments.run.SLICE_EVENTS", 5)
+    monkeypatch.setattr(prepared.folder, "save_checkpoint", slow_save)
+    prepared.execute()
+    pauses = [after - before for before, after in pairwise(saved_at)]
+    assert pauses
+    assert min(pauses) > 20 * 50.0

@@ -55,7 +55,8 @@ __all__ = ["RAY", "Run", "Standing", "check_workers", "loading_like", "one_threa
 RAY = "ray"  # as `workers`: those of the cluster to which this process is connected
 SLICE_EVENTS, SLICE_S = 500, 1.0  # between two updates of the progress bar, at most
 LOSSES = 10  # lost workers in one run, at most: more means a fault in them
-CHECKPOINT_WALL_S = 30.0  # a long run is saved at least this often, in real time
+CHECKPOINT_WALL_S = 30.0  # a long run is saved about this often, in real time,
+CHECKPOINT_PAUSE = 20  # but after a pause of this many times as long as the last checkpoint took (large tables)
 
 
 class Standing(NamedTuple):
@@ -100,6 +101,7 @@ class Run:
         self._damaged: list[str] = []  # files that an earlier checkpoint stood in for
         self._wall_before = 0.0
         self._started = self._saved_at = time.perf_counter()
+        self._saving_s = 0.0  # how long the last checkpoint took
         self.status = "running"
         self.note = ""
         self._tracking = Tracking(setting.config)
@@ -188,10 +190,12 @@ class Run:
                     if on_progress is not None and not self.stopping:
                         on_progress(self)
                     if self.folder is not None and (self.stopping or self._checkpoint_due()):
+                        begin = time.perf_counter()
                         content = self._checkpoint()
                         self.folder.save_checkpoint(content)
                         simulator_checkpoint.tell_checkpointed(self.simulator, content["simulator"])
                         self._saved_at = time.perf_counter()
+                        self._saving_s = self._saved_at - begin
                         if self._live is not None:
                             self._live.events.add("checkpoint", "checkpoint written")
                     if self.stopping:
@@ -359,8 +363,8 @@ class Run:
             self._live.evaluated(row)
 
     def _checkpoint_due(self) -> bool:
-        by_wall = time.perf_counter() - self._saved_at >= CHECKPOINT_WALL_S
-        return self._checkpoint_due_by_progress() or by_wall
+        pause_s = max(CHECKPOINT_WALL_S, CHECKPOINT_PAUSE * self._saving_s)
+        return self._checkpoint_due_by_progress() or time.perf_counter() - self._saved_at >= pause_s
 
     def _checkpoint_due_by_progress(self) -> bool:
         at = self._checkpoints.timer()
