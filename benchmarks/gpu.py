@@ -1,13 +1,15 @@
 """Split ResNet-18 on a GPU against the same network trained jointly: images per second, as a ratio of one run.
 
     python benchmarks/gpu.py [--device cuda] [--batch 128] [--updates 100] [--rounds 5] [--rows 8192]
-        [--methods sync,vafl] [--profile FILE]
+        [--methods sync,vafl] [--precision bf16] [--profile FILE]
 
 Two parties hold the halves of made-up 32 × 32 colour images and the first convolution of ResNet-18, the server the
 rest. `sync`, or each method of `--methods`, trains it in the simulator, everything on the device; the other side is
 one plain torch loop over the same three modules: as many rows, SGD with momentum, no evaluation. They take turns; the
-ratio of the medians counts.
-Colonnade records a network's passes as CUDA graphs, so a second loop does the same.
+ratio of the medians counts. An update of `vafl` or `cascaded` takes the embeddings of one party, and all others from
+the server's table.
+Colonnade records a network's passes as CUDA graphs, so a second loop does the same. `--precision bf16` computes the
+passes of all sides in mixed precision.
 """
 
 import argparse
@@ -25,6 +27,7 @@ from colonnade.config.schema import from_dict
 from colonnade.data import Partition
 from colonnade.experiments.run import one_thread, prepare
 from colonnade.models import party_module, server_module
+from colonnade.models.precision import FULL, MIXED, PRECISIONS, Mixed
 
 HALF = (3, 32, 16)
 STEM, TOP, WIDTH = "resnet18-stem:3x32x16", "resnet18:64x32x32", 64 * 32 * 16
@@ -39,11 +42,11 @@ def images(rows: int) -> Partition:
     return colonnade.split(colonnade.from_arrays(x, y), parties=2, scale="none", test_fraction=0.1)
 
 
-def split_steps(data: Partition, device: str, batch: int, method: str) -> Callable[[int], None]:
+def split_steps(data: Partition, device: str, batch: int, method: str, precision: str) -> Callable[[int], None]:
     """Run a federation for this many further updates."""
     tables: dict[str, Any] = {
         "protocol": {"name": method},
-        "model": {"party": STEM, "embedding": WIDTH, "server": TOP, "device": device},
+        "model": {"party": STEM, "embedding": WIDTH, "server": TOP, "device": device, "precision": precision},
         "train": {
             "batch_size": batch, "updates": 10**6, "eval_every": 10**6, "learning_rate": 0.01, "optimiser": "momentum",
         },
@@ -60,10 +63,16 @@ def split_steps(data: Partition, device: str, batch: int, method: str) -> Callab
     return step
 
 
-def joint_steps(data: Partition, device: str, batch: int, recorded: bool = False) -> Callable[[int], None]:
+def joint_steps(
+    data: Partition, device: str, batch: int, precision: str, recorded: bool = False
+) -> Callable[[int], None]:
     """The same network in one graph: layer by layer, or with recorded passes as in Colonnade."""
-    stems = [party_module(STEM, (x.shape[1],), WIDTH, seed, "party").to(device) for seed, x in enumerate(data.train)]
-    top = server_module(TOP, 2 * WIDTH, CLASSES, 2).to(device)
+    stems: list[torch.nn.Module] = [
+        party_module(STEM, (x.shape[1],), WIDTH, seed, "party").to(device) for seed, x in enumerate(data.train)
+    ]
+    top: torch.nn.Module = server_module(TOP, 2 * WIDTH, CLASSES, 2).to(device)
+    if precision == MIXED:
+        *stems, top = map(Mixed, (*stems, top))
     modules = torch.nn.ModuleList([*stems, top]).train()
     optimiser = torch.optim.SGD(modules.parameters(), lr=0.01, momentum=0.9)
     halves = [torch.from_numpy(x).to(device) for x in data.train]
@@ -97,6 +106,10 @@ def timed(step: Callable[[int], None], updates: int, device: str) -> float:
     return time.perf_counter() - start
 
 
+def _name(device: str) -> str:
+    return f"{torch.cuda.get_device_name(device) if device != 'cpu' else 'a CPU'}, torch {torch.__version__}"
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--device", default="cuda")
@@ -105,13 +118,15 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--rows", type=int, default=8192)
     parser.add_argument("--methods", default="sync")
+    parser.add_argument("--precision", choices=PRECISIONS, default=FULL)
     parser.add_argument("--profile", help="write a trace of torch's profiler here")
     options = parser.parse_args()
-    data, device = images(options.rows), options.device
-    steps = {"joint": joint_steps(data, device, options.batch)}
+    data, device, batch, precision = images(options.rows), options.device, options.batch, options.precision
+    print(f"{precision}, batches of {batch}, {options.rounds} rounds of {options.updates} updates on {_name(device)}")
+    steps = {"joint": joint_steps(data, device, batch, precision)}
     if device != "cpu":
-        steps["joint, recorded"] = joint_steps(data, device, options.batch, recorded=True)
-    steps |= {name: split_steps(data, device, options.batch, name) for name in options.methods.split(",")}
+        steps["joint, recorded"] = joint_steps(data, device, batch, precision, recorded=True)
+    steps |= {name: split_steps(data, device, batch, name, precision) for name in options.methods.split(",")}
     for step in steps.values():
         timed(step, min(WARM_UP, options.updates), device)
     taken: dict[str, list[float]] = {name: [] for name in steps}

@@ -250,7 +250,7 @@ EXECUTED = {
         ("python benchmarks/flex.py timeouts", MINUTES),
     ],
     "docs/results/frozen.md": [("colonnade compare config.toml --protocols cascaded,frozen", MINUTES)],
-    "docs/results/gpu.md": [("python benchmarks/gpu.py", GPU), ("python benchmarks/gpu.py --methods", GPU)],
+    "docs/results/gpu.md": [("python benchmarks/gpu.py --methods", GPU)],
     "docs/results/predictions.md": [("python benchmarks/away.py", MINUTES_AND_DATA)],
     "docs/results/privacy.md": [("python benchmarks/privacy.py useful", MINUTES_AND_DATA)],
     "docs/results/scale.md": [("python benchmarks/many_parties.py", MINUTES)],

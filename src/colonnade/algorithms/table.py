@@ -1,7 +1,8 @@
 """The server's table: the newest embedding of every (row, party), and its staleness.
 
 VAFL Eq. (3): τ_{n,m} counts the global updates since (n, m) was renewed. Memory: N×Σwidth float32 and N×M
-int32, nothing else of that order. The table may be float16, and it may be in a file (table_file.py).
+int32, nothing else of that order. The table may be float16, and it may be in a file (table_file.py). The embeddings of
+a server with a GPU are there, if they are float32 and there is room.
 
 A row that a party has not sent yet is zeros, or the running mean of that party's embeddings (`fill`).
 """
@@ -14,6 +15,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from colonnade.models.on_device import zeros
 from colonnade.protocol.errors import CheckpointError
 from colonnade.protocol.messages import Array
 from colonnade.protocol.ports import Storage
@@ -72,12 +74,17 @@ class EmbeddingTable:
     With `fill`, `renewed` counts updates from 1, and 0 means that the party never sent the block.
     """
 
-    def __init__(self, rows: int, widths: Sequence[int], dtype: str = "float32", fill: bool = False) -> None:
+    def __init__(
+        self, rows: int, widths: Sequence[int], dtype: str = "float32", fill: bool = False, device: str = "cpu"
+    ) -> None:
         self.widths, self.dtype = tuple(widths), np.dtype(dtype)
         self.blocks = blocks_of(self.widths)
         self.fill = Fill(rows, widths) if fill else None
         self._first = int(fill)
-        self.values = np.zeros((rows, sum(self.widths)), self.dtype)
+        if self.dtype == np.float32 and not fill:
+            self.values = zeros(rows, sum(self.widths), device)
+        else:
+            self.values = np.zeros((rows, sum(self.widths)), self.dtype)
         self.renewed = np.zeros((rows, len(self.widths)), np.int32)
         self.clipped = 0  # embeddings beyond the range of float16
         self._absent: Array | None = None
@@ -100,7 +107,7 @@ class EmbeddingTable:
 
     def gather(self, rows: Array) -> Array:
         """Return the newest embeddings of these rows, float32 (rows, Σ widths)."""
-        values = self.values[rows].astype(np.float32, copy=False)
+        values = self._as_float32(self.values[rows])
         if self.fill is not None and self.fill.missing.any():
             unsent = self.renewed[rows] == 0
             self.fill.put(values, unsent if self._absent is None else unsent & ~self._absent[rows], self.widths)
@@ -108,7 +115,10 @@ class EmbeddingTable:
 
     def parts(self, start: int, stop: int) -> Iterator[Array]:
         """Yield the rows start..stop as float32, in parts that fit into memory."""
-        yield self.values[start:stop].astype(np.float32, copy=False)
+        yield self._as_float32(self.values[start:stop])
+
+    def _as_float32(self, values: Array) -> Array:
+        return values if self.dtype == np.float32 else values.astype(np.float32)
 
     def held(self, values: Array) -> Array:
         """Return values in the table's type. float16 clips at ±65504; `clipped` counts the clipped ones."""
@@ -163,8 +173,9 @@ class EmbeddingTable:
         )
 
     def save(self) -> dict[str, Any]:
-        """Return the state; the arrays are not copied."""
-        return {"values": self.values, "renewed": self.renewed, "clipped": self.clipped} | self._saved_fill()
+        """Return the state; the arrays in this process's memory are not copied."""
+        values = np.asarray(self.values)
+        return {"values": values, "renewed": self.renewed, "clipped": self.clipped} | self._saved_fill()
 
     def _saved_fill(self) -> dict[str, Any]:
         return {} if self.fill is None else {"fill": self.fill.save()}

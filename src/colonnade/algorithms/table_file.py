@@ -169,6 +169,7 @@ class Tables:
 
     where: str = "memory"  # or "file"
     dtype: str = "float32"  # or "float16"
+    device: str = "cpu"  # of the server's network
 
     def to_train(self, rows: int, widths: Sequence[int], fill: bool = False) -> EmbeddingTable:
         """Return the table that VAFL and related methods learn from. With `fill`, means replace unsent rows."""
@@ -179,7 +180,9 @@ class Tables:
         return self._made(rows, widths, "float32", False)
 
     def _made(self, rows: int, widths: Sequence[int], dtype: str, fill: bool) -> EmbeddingTable:
-        return (FileTable if self.where == "file" and rows else EmbeddingTable)(rows, widths, dtype, fill)
+        if self.where == "file" and rows:
+            return FileTable(rows, widths, dtype, fill)
+        return EmbeddingTable(rows, widths, dtype, fill, self.device)
 
 
 class TablesInFiles:

@@ -247,6 +247,7 @@ class Plan:
         """Return what the server is made from; it has no labels if the parties have them."""
         if self.method.capabilities.party_labels:
             y_train, y_test = y_train[:0], y_test[:0]
+        device = _device(self.devices[0])
         return ServerSetup(
             options=self.options,
             training=self.training,
@@ -257,9 +258,9 @@ class Plan:
             task=task,
             y_train=y_train,
             y_test=y_test,
-            device=_device(self.devices[0]),
+            device=device,
             absent=absent,
-            tables=self.tables,
+            tables=replace(self.tables, device=device),
         )
 
     def refuse_lacking(self) -> None:

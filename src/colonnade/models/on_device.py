@@ -14,7 +14,7 @@ from torch import Tensor
 
 from colonnade.protocol.messages import Array, Elsewhere
 
-__all__ = ["OnDevice", "contiguous", "number", "on_device", "seed_generators", "to_array", "to_tensor"]
+__all__ = ["OnDevice", "contiguous", "number", "on_device", "seed_generators", "to_array", "to_tensor", "zeros"]
 
 MOST_OF_FREE = 0.25  # of a device's free memory: the most that a role's own rows may take
 
@@ -68,6 +68,21 @@ class OnDevice(NDArrayOperatorsMixin, Elsewhere):
         if isinstance(key, np.ndarray):
             return OnDevice(self.tensor.index_select(0, to_tensor(key).to(self.tensor.device, non_blocking=True)))
         return OnDevice(self.tensor[key])
+
+    def __setitem__(self, key: Any, values: Any) -> None:
+        """Write rows or blocks; rows by number, or marked by a mask, are found on the device."""
+        parts = key if isinstance(key, tuple) else (key,)
+        device = self.tensor.device
+        place = tuple(
+            to_tensor(part).to(device, non_blocking=True) if isinstance(part, np.ndarray) else part for part in parts
+        )
+        if isinstance(values, np.ndarray | OnDevice):
+            values = to_tensor(values).to(device, non_blocking=True)
+        self.tensor[place] = values
+
+    def copy(self) -> "OnDevice":
+        """Return a copy that stays on the device."""
+        return OnDevice(self.tensor.clone())
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
         values: Array = self.tensor.detach().cpu().numpy()
@@ -143,7 +158,17 @@ def number(tensor: Tensor) -> Callable[[], float]:
 
 def on_device(array: Any, device: str) -> Any:
     """Move a role's rows to its GPU if there is enough room; batches are then gathered there."""
-    if device == "cpu" or not isinstance(array, np.ndarray):
+    if not isinstance(array, np.ndarray) or not _has_room(array.nbytes, device):
         return array
-    free, _ = torch.cuda.mem_get_info(device)
-    return OnDevice(to_tensor(array).to(device)) if array.nbytes <= MOST_OF_FREE * free else array
+    return OnDevice(to_tensor(array).to(device))
+
+
+def zeros(rows: int, width: int, device: str) -> Any:
+    """Return a float32 table of zeros: on the GPU if there is enough room."""
+    if not _has_room(4 * rows * width, device):
+        return np.zeros((rows, width), np.float32)
+    return OnDevice(torch.zeros((rows, width), device=device))
+
+
+def _has_room(size: int, device: str) -> bool:
+    return device != "cpu" and size <= MOST_OF_FREE * torch.cuda.mem_get_info(device)[0]
