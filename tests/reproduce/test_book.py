@@ -131,6 +131,12 @@ def test_from_the_command_line(tiny, tmp_path, monkeypatch):
     ElementTree.fromstring((out / "tiny.svg").read_text())
 
 
+def test_the_list_shows_whole_names_in_a_narrow_terminal(tmp_path, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    listed = reproduce("--out", str(tmp_path)).output
+    assert all(re.search(rf"^ +{name} ", listed, re.MULTILINE) for name in item.items())
+
+
 def test_bad_input(tiny, tmp_path):
     for words, said in [
         (["tinny"], "did you mean 'tiny'"),

@@ -66,6 +66,8 @@ def reproduce(
 
 
 def _list(out: Path) -> None:
+    from itertools import groupby
+
     from rich.box import SIMPLE_HEAD
     from rich.table import Table
 
@@ -73,15 +75,17 @@ def _list(out: Path) -> None:
     from colonnade.reproduce.item import items
 
     results = read_results(out) if out.is_dir() else {}
-    table = Table(box=SIMPLE_HEAD)
-    for title in ("item", "of", "what", "state", "seconds"):
-        table.add_column(title)
-    for item in items().values():
-        result = results.get(item.id)
-        state = state_of(item, result) or "not run"
-        size = f" ({result.size})" if result else ""
-        seconds = f"{result.seconds:.0f}" if result else ""
-        table.add_row(item.id, f"{item.paper}, {item.where}", item.title, state + size, seconds)
+    table = Table("", "what it repeats", "state", "seconds", box=SIMPLE_HEAD)
+    table.columns[0].no_wrap = True  # these names are typed
+    for paper, group in groupby(items().values(), lambda item: item.paper):
+        table.add_section()
+        table.add_row(f"[bold]{paper}[/]")
+        for item in group:
+            result = results.get(item.id)
+            state = state_of(item, result) or "not run"
+            size = f" ({result.size})" if result else ""
+            seconds = f"{result.seconds:.0f}" if result else ""
+            table.add_row(item.id, f"{item.where}: {item.title}", state + size, seconds)
     console.print(table)
     say("To run one: colonnade reproduce ITEM --quick")
 
