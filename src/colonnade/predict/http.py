@@ -16,7 +16,6 @@ from collections.abc import Sequence
 from typing import Any, Protocol
 
 import msgspec
-import numpy as np
 
 from colonnade.algorithms.prediction.messages import Computed
 from colonnade.algorithms.prediction.party import MAX_ID_BYTES
@@ -153,22 +152,24 @@ def why_no_id(id: str) -> str:
 
 def answers_of(ids: Sequence[str], computed: Computed, parties: Sequence[str], task: Task) -> dict[str, Any]:
     """The JSON answer for a computation."""
-    rows = zip(ids, computed.values, computed.blocks, strict=True)
+    rows = zip(ids, computed.values.tolist(), computed.blocks.tolist(), strict=True)
     return {
         "classes": list(task.classes),
         "answers": [_answer(id, values, what, parties, computed.away, task) for id, values, what in rows],
     }
 
 
-def _answer(id: str, values: Any, what: Any, parties: Sequence[str], away: Sequence[str], task: Task) -> dict[str, Any]:
+def _answer(
+    id: str, values: list[float], what: list[int], parties: Sequence[str], away: Sequence[str], task: Task
+) -> dict[str, Any]:
     refused = why_refused(what, parties, away)
     prediction: str | float | None = None
     if not refused:
-        prediction = task.classes[int(np.argmax(values))] if task.classes else float(values[0])
+        prediction = task.classes[values.index(max(values))] if task.classes else values[0]
     return {
         "id": id,
         "prediction": prediction,
-        "probabilities": [float(value) for value in values] if task.classes and not refused else None,
+        "probabilities": values if task.classes and not refused else None,
         "parties": _those(parties, what, SENT),
         "cached": _those(parties, what, CACHED),
         "fallback": [] if refused else _those(parties, what, FALLBACK),
@@ -176,7 +177,7 @@ def _answer(id: str, values: Any, what: Any, parties: Sequence[str], away: Seque
     }
 
 
-def _those(parties: Sequence[str], what: Any, code: int) -> list[str]:
+def _those(parties: Sequence[str], what: list[int], code: int) -> list[str]:
     return [name for name, found in zip(parties, what, strict=True) if found == code]
 
 
