@@ -63,7 +63,7 @@ class StandIns:
         if self.cache is None:
             return
         rows = iter(values)
-        for id, there in zip(ids, has, strict=True):
+        for id, there in zip(ids, has.tolist(), strict=True):
             if there:
                 self.cache.keep(party, id, next(rows).copy())
             else:
