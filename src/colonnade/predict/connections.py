@@ -85,25 +85,30 @@ class _Line:
 
         self.http = h11.Connection(h11.SERVER, MAX_HEAD_BYTES)
 
-    async def next_event(self) -> "h11.Event":
-        """The next event of the request; raises RemoteProtocolError of h11, or EOFError at the end."""
+    async def next_event(self, until: float) -> "h11.Event":
+        """The next event of the request; raises RemoteProtocolError of h11, EOFError at the end, or TimeoutError.
+
+        `until` is a time of the event loop. No timer is made for what has arrived already.
+        """
         import h11
 
         while (event := self.http.next_event()) is h11.NEED_DATA:
-            self.http.receive_data(await self.reader.read(READ_BYTES))
+            async with asyncio.timeout_at(until):
+                data = await self.reader.read(READ_BYTES)
+            self.http.receive_data(data)
         if isinstance(event, h11.ConnectionClosed) or event is h11.PAUSED:
             raise EOFError
         assert not isinstance(event, type)
         return event
 
-    async def body(self, most: int) -> bytes:
-        """The rest of the request; raises Refused if it is longer than `most`."""
+    async def body(self, most: int, within_s: float) -> bytes:
+        """The rest of the request; raises Refused if it is longer than `most`, or TimeoutError."""
         import h11
 
         if self.http.they_are_waiting_for_100_continue:
             self._write(h11.InformationalResponse(status_code=100, headers=[]))
-        body = bytearray()
-        while isinstance(event := await self.next_event(), h11.Data):
+        body, until = bytearray(), asyncio.get_running_loop().time() + within_s
+        while isinstance(event := await self.next_event(until), h11.Data):
             body += event.data
             if len(body) > most:
                 raise Refused(413, f"more than {most} bytes (predict.max_body_mb)", "too large")
@@ -117,8 +122,9 @@ class _Line:
         lines = [(key.encode(), value.encode()) for key, value in (plain | dict(headers)).items()]
         # In one write: one TLS record, and the caller wakes up once.
         self._write(h11.Response(status_code=code, headers=lines), h11.Data(data=content), h11.EndOfMessage())
-        async with asyncio.timeout(SEND_S):
-            await self.writer.drain()
+        if self.writer.transport.get_write_buffer_size():
+            async with asyncio.timeout(SEND_S):
+                await self.writer.drain()
 
     def _write(self, *events: "h11.Event") -> None:
         self.writer.write(b"".join(self.http.send(event) or b"" for event in events))
@@ -246,8 +252,7 @@ class Connections:
         """Answer the next request; returns whether another one may follow on this connection."""
         import h11
 
-        async with asyncio.timeout(patience_s):
-            request = await line.next_event()
+        request = await line.next_event(asyncio.get_running_loop().time() + patience_s)
         assert isinstance(request, h11.Request)
         if probed := self._behind.probe(request.method.decode("ascii", "replace"), _path(request)):
             await line.send(*probed, {"Connection": "close"})
@@ -277,8 +282,7 @@ class Connections:
 
     async def _answer(self, line: _Line, caller: str, request: "h11.Request") -> None:
         try:
-            async with asyncio.timeout(self._bounds.request_s):
-                body = await line.body(self._bounds.max_body_bytes)
+            body = await line.body(self._bounds.max_body_bytes, self._bounds.request_s)
         except TimeoutError:
             raise Refused(408, f"no body within {self._bounds.request_s:g} s (predict.request_s)", "silent") from None
         method = request.method.decode("ascii", "replace")
@@ -294,8 +298,7 @@ class Connections:
         await line.send(refusal.code, self._behind.refused(caller, refusal), {**refusal.headers, **close})
         if unread:
             with contextlib.suppress(Refused, EOFError, TimeoutError):
-                async with asyncio.timeout(self._bounds.request_s):
-                    await line.body(self._bounds.max_body_bytes)
+                await line.body(self._bounds.max_body_bytes, self._bounds.request_s)
 
 
 def _path(request: "h11.Request") -> str:

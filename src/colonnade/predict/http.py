@@ -16,7 +16,6 @@ from collections.abc import Sequence
 from typing import Any, Protocol
 
 import msgspec
-import numpy as np
 
 from colonnade.algorithms.prediction.messages import Computed
 from colonnade.algorithms.prediction.party import MAX_ID_BYTES
@@ -153,22 +152,26 @@ def why_no_id(id: str) -> str:
 
 def answers_of(ids: Sequence[str], computed: Computed, parties: Sequence[str], task: Task) -> dict[str, Any]:
     """The JSON answer for a computation."""
-    rows = zip(ids, computed.values, computed.blocks, strict=True)
-    return {
-        "classes": list(task.classes),
-        "answers": [_answer(id, values, what, parties, computed.away, task) for id, values, what in rows],
-    }
+    answers, bases = [], dict[tuple[int, ...], dict[str, Any]]()  # most ids rest on the same blocks
+    for id, values, what in zip(ids, computed.values.tolist(), map(tuple, computed.blocks.tolist()), strict=True):
+        if what not in bases:
+            bases[what] = _basis(what, parties, computed.away)
+        answers.append({"id": id, **_prediction(values, bases[what]["refused"], task), **bases[what]})
+    return {"classes": list(task.classes), "answers": answers}
 
 
-def _answer(id: str, values: Any, what: Any, parties: Sequence[str], away: Sequence[str], task: Task) -> dict[str, Any]:
+def _prediction(values: list[float], refused: str | None, task: Task) -> dict[str, Any]:
+    if refused:
+        return {"prediction": None, "probabilities": None}
+    if not task.classes:
+        return {"prediction": values[0], "probabilities": None}
+    return {"prediction": task.classes[values.index(max(values))], "probabilities": values}
+
+
+def _basis(what: Sequence[int], parties: Sequence[str], away: Sequence[str]) -> dict[str, Any]:
+    """What an answer rests on, or why it is refused."""
     refused = why_refused(what, parties, away)
-    prediction: str | float | None = None
-    if not refused:
-        prediction = task.classes[int(np.argmax(values))] if task.classes else float(values[0])
     return {
-        "id": id,
-        "prediction": prediction,
-        "probabilities": [float(value) for value in values] if task.classes and not refused else None,
         "parties": _those(parties, what, SENT),
         "cached": _those(parties, what, CACHED),
         "fallback": [] if refused else _those(parties, what, FALLBACK),
@@ -176,7 +179,7 @@ def _answer(id: str, values: Any, what: Any, parties: Sequence[str], away: Seque
     }
 
 
-def _those(parties: Sequence[str], what: Any, code: int) -> list[str]:
+def _those(parties: Sequence[str], what: Sequence[int], code: int) -> list[str]:
     return [name for name, found in zip(parties, what, strict=True) if found == code]
 
 

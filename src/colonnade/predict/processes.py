@@ -167,7 +167,9 @@ class ServerPrediction(Keeper):
         with span("prediction", rows=len(ids)):
             self.node.tell(Asked(self._number, list(places), here))
             found = await waiting
-        computed = Computed(found.number, found.values[copies], found.blocks[copies], found.away)
+        computed = found
+        if len(places) < len(copies):
+            computed = Computed(found.number, found.values[copies], found.blocks[copies], found.away)
         self.answered += len(ids)
         spent_ms = round((self.node.clock() - began) * 1000 / NANOSECONDS, 1)
         away = ",".join(computed.away) or "none"

@@ -180,6 +180,6 @@ class Codec:
             array = array.reshape(shape)
         if self._finite and not all_finite(array):
             raise ValueError("array holds NaN or infinity")
-        if dtype.kind == "b" and array.view(np.uint8).max(initial=0) > 1:
+        if dtype.kind == "b" and array.tobytes().translate(None, b"\0\1"):
             raise ValueError("array of booleans holds values other than 0 and 1")
         return array

@@ -163,7 +163,10 @@ class Member(Encoding, Chassis[P], Generic[P]):
         if self.guard.on:
             release = Release(self.guard.draws + number, "prediction", distinct, "any")
         read = self.guard.released(release, lambda wanted: self._read(x[wanted], number), distinct)
-        return None if isinstance(read, Withheld) else self.decode_tests(read.values)[copies]
+        if isinstance(read, Withheld):
+            return None
+        values = self.decode_tests(read.values)
+        return values if len(distinct) == len(copies) else values[copies]
 
     def _read(self, x: Array, number: int) -> RowsRead:
         return RowsRead(number, 0, self.encode_tests(self.network.read(x)))

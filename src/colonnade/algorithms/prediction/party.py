@@ -111,7 +111,7 @@ class AnsweringParty(Chassis[S], Generic[S]):
     @done(Looked)
     def looked(self, token: int, result: Looked) -> None:
         """Answer the server."""
-        ids, answered = len(result.has), int(result.has.sum())
+        ids, answered = len(result.has), int(np.count_nonzero(result.has))
         if result.why == UNANSWERABLE:
             self.decline(result.number, result.start, ids, result.why)
             return
@@ -161,9 +161,9 @@ class PredictParty(AnsweringParty[PredictPartyState]):
             values = self._read(self.table.x, rows[has], job.job)
         except TrainingDiverged:
             values, why = None, UNANSWERABLE
-        withheld = int((rows == WITHHELD).sum())
+        withheld = int(np.count_nonzero(rows == WITHHELD))
         if values is None:
-            why, withheld = why or BUDGET, withheld + int(has.sum())
+            why, withheld = why or BUDGET, withheld + int(np.count_nonzero(has))
             has, values = np.zeros_like(has), self._nothing
         return Looked(job.number, job.start, has, values, withheld, why)
 

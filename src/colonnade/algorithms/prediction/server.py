@@ -131,9 +131,9 @@ class AskingServer(Chassis[S], Generic[S]):
         party = self.index[sender]
         ids = request.ids[message.start : message.start + self._chunk(sender)]
         self._check(sender, message, len(ids))
-        rows = message.start + np.arange(len(ids))
-        request.h[rows[message.has], self._blocks[party]] = message.values
-        request.what[rows, party] = np.where(message.has, SENT, LACKS)
+        rows = slice(message.start, message.start + len(ids))
+        request.h[rows, self._blocks[party]][message.has] = message.values
+        request.what[rows, party] = np.where(message.has, np.uint8(SENT), np.uint8(LACKS))
         self.noted(party, ids, message)
         self._settle(request, sender, message.start)
         self._finish_if_complete(message.number)
@@ -159,7 +159,7 @@ class AskingServer(Chassis[S], Generic[S]):
         has, values, width = found.has, found.values, self._widths[self.index[sender]]
         if has.shape != (rows,) or has.dtype != np.bool_:
             raise RemoteProtocolError(sender, f"answers for {has.shape} ids, but was asked for {rows}")
-        expected = (int(has.sum()), width)
+        expected = (int(np.count_nonzero(has)), width)
         if values.shape != expected or values.dtype != np.float32 or not are_sane(values):
             raise RemoteProtocolError(sender, f"embeddings of shape {values.shape}, expected {expected} sane float32")
 

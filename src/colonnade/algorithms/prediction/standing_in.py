@@ -63,7 +63,7 @@ class StandIns:
         if self.cache is None:
             return
         rows = iter(values)
-        for id, there in zip(ids, has, strict=True):
+        for id, there in zip(ids, has.tolist(), strict=True):
             if there:
                 self.cache.keep(party, id, next(rows).copy())
             else:
@@ -71,6 +71,8 @@ class StandIns:
 
     def fill(self, h: Array, what: Array, ids: Sequence[str]) -> None:
         """Write what the policy allows into the blocks of h that are AWAY or LACKS, and record it in `what`."""
+        if not what.any():
+            return  # all blocks are SENT
         for party, block in enumerate(self.blocks):
             for row in np.flatnonzero(what[:, party] >= AWAY).tolist():
                 self._fill_one(h, what, row, party, block, ids[row])
@@ -89,11 +91,11 @@ class StandIns:
                 return
 
 
-def why_refused(what: Array, parties: Sequence[str], away: Sequence[str]) -> str:
-    """Return why a row has no prediction; "" if it has one."""
-    if (what <= FALLBACK).all():
+def why_refused(what: Sequence[int], parties: Sequence[str], away: Sequence[str]) -> str:
+    """Return why a row has no prediction; "" if it has one. `what`: the kind of each party's block."""
+    if max(what) <= FALLBACK:
         return ""
-    if not (what <= CACHED).any():
+    if min(what) > CACHED:
         return "no party has this id" if not away else f"no party that answered has this id; away: {', '.join(away)}"
     missing = [name for name, code in zip(parties, what, strict=True) if code > CACHED]
     return (
