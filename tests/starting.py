@@ -33,8 +33,7 @@ LINUX = sys.platform == "linux"
 THREADS = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
 AT_START = ("PYTHONHASHSEED", "PYTHONWARNINGS", "GRPC_EXPERIMENTS", *THREADS)
 LARGEST_REQUEST = 1 << 20
-# The first gradient imports symbolic_shapes, with the whole of sympy.
-WARM = ("sklearn.datasets", "torch.fx.experimental.symbolic_shapes", "typer.rich_utils", "uvloop")
+WARM = ("sklearn.datasets", "typer.rich_utils", "uvloop")
 WARM_PACKAGES = ("cli", "deployment", "experiments", "predict")
 COLD = ("on_ray",)  # Ray starts threads
 SLEEPING = {"jemalloc_bg_thd", "polars-ooc-clea"}  # threads of polars that hold no lock while polars is not used

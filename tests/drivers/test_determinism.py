@@ -9,8 +9,10 @@ from typing import Any
 import pytest
 
 import colonnade
-from colonnade.drivers.simulator import Simulator
-from colonnade.protocol.events import Received
+from colonnade.algorithms.chassis import Chassis
+from colonnade.algorithms.registry import find_method
+from colonnade.protocol.codec import Codec
+from colonnade.protocol.events import Effect, Event, Received
 
 METHODS = ["sync", "vafl", "t-sync"]
 DIGESTS = ("trace_sha256", "weights_sha256")
@@ -109,15 +111,15 @@ def test_messages_that_are_really_encoded_change_nothing(
     data: Any, method: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     plain = digests(summary(data, method, trace="full"))
-    deliver, decoded = Simulator._deliver, []
+    handle, codec, decoded = Chassis.handle, Codec(find_method(method).payloads), []
 
-    def deliver_bytes(self: Simulator, node: Any, time: int, rank: int, number: int, event: Any, *rest: Any) -> None:
+    def handle_bytes(self: Any, event: Event, now: int) -> list[Effect]:
         if isinstance(event, Received):
-            message = self.codec.decode(bytes(self.codec.encode(event.message)), event.sender)
+            message = codec.decode(bytes(codec.encode(event.message)), event.sender)
             event = Received(event.sender, message)  # type: ignore[arg-type]
             decoded.append(event)
-        deliver(self, node, time, rank, number, event, *rest)
+        return handle(self, event, now)
 
-    monkeypatch.setattr(Simulator, "_deliver", deliver_bytes)
+    monkeypatch.setattr(Chassis, "handle", handle_bytes)
     assert digests(summary(data, method, trace="full")) == plain
     assert len(decoded) > 60

@@ -12,7 +12,6 @@ from colonnade.deployment.terms import CONTINUES, shared_digest
 from colonnade.drivers.processes.logs import Log
 from colonnade.drivers.processes.node import Keeper
 from colonnade.drivers.processes.wire import Bye, End, Hello, News, Position
-from colonnade.models.network import load_autograd
 from colonnade.protocol.role import Following
 from colonnade.results.trained import CONTINUED
 
@@ -35,7 +34,6 @@ class PartyTraining(Keeper):
         self.peers = side.plan.method.capabilities.peers
         self._followed = side.role if isinstance(side.role, Following) else None
         self.node.news = self._news
-        load_autograd()  # now: at the first step, all parties would wait for this one
 
     def update(self) -> int | None:
         return None if self._followed is None else self._followed.k

@@ -15,6 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 from torch._utils import _flatten_dense_tensors
+from torch.autograd.graph import _engine_run_backward
 from torch.func import functional_call, grad, vmap
 
 from colonnade.models.continued import tensors_of
@@ -29,7 +30,7 @@ from colonnade.models.transformer import Attention, TextEncoder
 from colonnade.privacy.perturb import MARGIN, Perturbed, Replay, drawing, keeping
 from colonnade.protocol.messages import Array
 
-__all__ = ["Network", "Twin", "bind", "draw_in_turn", "flatten", "load_autograd"]
+__all__ = ["Network", "Twin", "bind", "draw_in_turn", "flatten"]
 
 _turn: AbstractContextManager[Any] = nullcontext()  # if several threads compute, only one draws at a time
 PRIVATE_ROWS = 256  # rows at a time: each row has its own gradient
@@ -126,7 +127,16 @@ class Network(Parameters):
         output, self._tape = self._tape[1], None
         if not self.parameters:
             return np.zeros(0, np.float32)
-        parts = torch.autograd.grad(output, self.parameters, self.tensor(output_gradient), allow_unused=True)
+        # torch.autograd.grad without its checks: for a small network they take a fifth of the pass, and import sympy.
+        parts: tuple[Tensor | None, ...] = _engine_run_backward(
+            (output,),
+            (self.tensor(output_gradient),),
+            False,  # keep the graph
+            False,  # make a graph of the gradient
+            tuple(self.parameters),
+            True,  # allow unused parameters
+            accumulate_grad=False,
+        )
         return self.joined(parts)
 
     def joined(self, parts: Sequence[Tensor | None]) -> Array:
@@ -307,11 +317,6 @@ def bind(parameters: Sequence[Tensor], theta: Tensor) -> None:
     for parameter in parameters:
         parameter.data = theta[start : start + parameter.numel()].view_as(parameter)
         start += parameter.numel()
-
-
-def load_autograd() -> None:
-    """Import what torch imports at its first backward pass from a given gradient: sympy, which takes 0.4 s."""
-    import torch.fx.experimental.symbolic_shapes  # noqa: F401, PLC0415
 
 
 def _may_draw(part: nn.Module) -> bool:

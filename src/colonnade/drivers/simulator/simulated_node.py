@@ -10,7 +10,7 @@ from colonnade.drivers.row_file import FileStorage
 from colonnade.drivers.simulator.clock import Pace
 from colonnade.drivers.simulator.lanes import Promise
 from colonnade.drivers.simulator.links import Links
-from colonnade.drivers.simulator.timeline import MESSAGE_LEFT
+from colonnade.drivers.simulator.timeline import JOB_ENDED, JOB_STARTED, MESSAGE_LEFT
 from colonnade.protocol.events import Work
 from colonnade.protocol.messages import Message, Payload
 from colonnade.protocol.ports import Releases
@@ -60,12 +60,15 @@ class SimulatedNode:
     running: Promise | None = None  # the last job that the workers compute for this role
     routes: dict[tuple[type[Message], str], Route] = field(default_factory=dict)  # by message and receiver
     name: str = field(init=False)
+    job_started: int = field(init=False)  # for the timeline
+    job_ended: int = field(init=False)
     is_server: bool = field(init=False)
     storing: Storing | None = field(init=False)  # the role, if it has tables of its own
     guard: Releases | None = field(init=False)  # for a party that may perturb its uploads
 
     def __post_init__(self) -> None:
         role = self.role
+        self.job_started, self.job_ended = 4 * self.index + JOB_STARTED, 4 * self.index + JOB_ENDED
         self.name, self.is_server = role.name, role.name == SERVER
         self.storing = role if isinstance(role, Storing) else None
         self.guard = role.guard if isinstance(role, Releasing) else None

@@ -96,12 +96,12 @@ class Timeline:
         codes, times = np.fromiter(self._notes, np.int64, len(self._notes)).reshape(-1, 2).T
         self._notes.clear()
         everyone = np.arange(len(self.roles))
-        role = np.concatenate([everyone, codes // 4])  # each role's earlier state comes first
-        order = np.argsort(role, kind="stable")
+        role, kind = np.concatenate([everyone, codes >> 2]), codes & 3  # each role's earlier state comes first
+        order = np.argsort(role.astype(np.min_scalar_type(len(everyone))), kind="stable")  # of short numbers: by radix
         role, time = role[order], np.concatenate([self._since, times])[order]
         first = np.searchsorted(role, everyone)
         jobs, flying = (
-            _running_sums(np.concatenate([before, change[codes % 4]])[order], role, first)
+            _running_sums(np.concatenate([before, change[kind]])[order], role, first)
             for before, change in ((self._jobs, JOBS), (self._flying, FLYING))
         )
         last = np.append(first[1:], len(role)) - 1
@@ -110,7 +110,6 @@ class Timeline:
         state[last] = WAITING  # has not ended yet
         told = np.flatnonzero(state != WAITING)
         spans = np.stack([2 * role[told] + state[told], time[told], until[told]], 1)
-        spans = spans[spans[:, 1] < spans[:, 2]]
         self._ns, self._width = grown(self._ns, self._width, int(times.max()))
         _add(self._ns, self._width, self._within_reach(spans))
 
