@@ -24,7 +24,7 @@ TABLES: dict[str, Any] = {
     "model": {"party": "linear", "embedding": 4},
     "protocol": {"name": "vafl", "max_delay": 20},
     "clock": {"compute": {"kind": "exponential", "mean_s": 0.02}},
-    "train": {"updates": 1000, "batch_size": 16, "eval_every": 100, "checkpoint_every": 50, "seed": 4},
+    "train": {"updates": 400, "batch_size": 16, "eval_every": 100, "checkpoint_every": 50, "seed": 4},
 }
 TOML = """
 [data]
@@ -65,7 +65,7 @@ def result(folder: Path) -> tuple[dict[str, Any], list[dict[str, Any]], list[str
 def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("runs") / "undisturbed"
     summary = prepare(config(), out=folder).execute()
-    assert (summary["status"], summary["updates"]) == ("finished", 1000)
+    assert (summary["status"], summary["updates"]) == ("finished", 400)
     return folder
 
 
@@ -121,9 +121,11 @@ def wait_for(process: subprocess.Popen[str], file: Path) -> None:
     raise AssertionError(f"{file.name} did not appear")
 
 
-def test_killed_and_resumed_ends_like_never_killed(tmp_path: Path, undisturbed: Path) -> None:
+def test_killed_and_resumed_ends_like_never_killed(tmp_path: Path) -> None:
+    """A longer run than the others: the signal must reach the process before it has finished."""
     (tmp_path / "run.toml").write_text(TOML)
-    folder = tmp_path / "run"
+    folder, undisturbed = tmp_path / "run", tmp_path / "undisturbed"
+    prepare(config(train__updates=1000), out=undisturbed).execute()
     process = Popen(
         command("run", tmp_path / "run.toml", "--out", folder),
         env=ENVIRONMENT,

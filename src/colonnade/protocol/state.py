@@ -30,6 +30,7 @@ _TREE, _CHECKSUM = "tree", "xxh3_128"
 _ZEROS = "0" * 32
 _BEGIN = json.dumps({"__metadata__": {_CHECKSUM: ""}}).encode()[:-3]  # of the header, up to the checksum
 _AT = 8 + len(_BEGIN)
+_PLAIN = frozenset({type(None), bool, int, float, str})  # what JSON has, too
 _PIECE = 2**24  # bytes of a mapped file that are checked at once
 _DTYPES = {
     "<f8": "F64", "<f4": "F32", "<f2": "F16", "<i8": "I64", "<i4": "I32", "<u8": "U64", "<u4": "U32", "|u1": "U8",
@@ -115,12 +116,14 @@ def _to_json(value: Any, arrays: dict[str, Array]) -> Any:
     match value:
         case None | bool() | int() | float() | str():
             return value
-        case list():
-            return [_to_json(item, arrays) for item in value]
-        case tuple():
-            return {"tuple": [_to_json(item, arrays) for item in value]}
+        case list() | tuple():  # without a call for each number: there are hundreds
+            items = [item if type(item) in _PLAIN else _to_json(item, arrays) for item in value]
+            return items if isinstance(value, list) else {"tuple": items}
         case dict():
-            pairs = [[_to_json(key, arrays), _to_json(item, arrays)] for key, item in value.items()]
+            pairs = [
+                [_to_json(key, arrays), item if type(item) in _PLAIN else _to_json(item, arrays)]
+                for key, item in value.items()
+            ]
             return {"dict": pairs}
         case bytes():
             return {"bytes": _to_json(np.frombuffer(value, np.uint8), arrays)["array"]}  # hex would take many copies

@@ -105,20 +105,20 @@ ESTIMATED = {"party": "linear", "embedding": 4, "server": "linear"}
 AVERAGED = PLAIN | {"aggregate": "mean"}
 SETTINGS = {  # model, train, floor
     "cascaded": (ESTIMATED, {"epochs": 8, "learning_rate": {"server": 0.3, "party": 0.03}}, 0.75),
-    "zoo": (ESTIMATED, {"epochs": 8, "learning_rate": 0.03}, 0.4),
-    "syn-zoo": (ESTIMATED, {"epochs": 12, "learning_rate": 0.03}, 0.3),
-    "frozen": (ESTIMATED, {"epochs": 8, "learning_rate": 0.3}, 0.5),
+    "zoo": (ESTIMATED, {"batch_size": 64, "epochs": 8, "learning_rate": 0.06}, 0.4),
+    "syn-zoo": (ESTIMATED, {"batch_size": 64, "epochs": 12, "learning_rate": 0.06}, 0.3),
+    "frozen": (ESTIMATED, {"batch_size": 64, "epochs": 8, "learning_rate": 0.6}, 0.5),
     "wait": (AVERAGED, {"epochs": 4, "learning_rate": 1.0}, 0.75),
     "ignore": (AVERAGED, {"epochs": 4, "learning_rate": 1.0}, 0.3),  # on a busy machine it ignores most parties
     "wait-dp": (AVERAGED, {"epochs": 4, "learning_rate": 0.5}, 0.05),  # its noise leaves little to learn
-    "fedvs": (AVERAGED | {"party": "polynomial:2"}, {"epochs": 4, "learning_rate": 0.3}, 0.5),
+    "fedvs": (AVERAGED | {"party": "polynomial:2"}, {"batch_size": 64, "epochs": 4, "learning_rate": 0.6}, 0.5),
 }
 LINEAR = [name for name, method in METHODS.items() if method.capabilities.party_labels]  # of two classes
 SETTINGS |= dict.fromkeys(LINEAR, ({}, {"batch_size": 64, "epochs": 12, "learning_rate": 0.05}, 0.85))
 USUAL = (PLAIN, {"epochs": 4, "learning_rate": 0.3}, 0.7)
 LOCAL = ("flex", "adaptive-flex", "sync-min", "sync-max")
-SETTINGS |= dict.fromkeys(LOCAL, (PLAIN, {"epochs": 6, "learning_rate": 0.03}, 0.6))
-MOST = {"max_steps": 10}  # on a busy machine the clock would let them take so many that they diverge
+SETTINGS |= dict.fromkeys(LOCAL, (PLAIN, {"epochs": 4, "learning_rate": 0.1}, 0.6))
+MOST = {"max_steps": 3}  # on a busy machine the clock would let them take so many that they diverge
 
 
 def tables(method, options, **train):

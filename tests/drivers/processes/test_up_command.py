@@ -1,6 +1,7 @@
 """`colonnade run --driver processes`: real processes, killed and stopped as an operator would do it.
 
-Most members are forked (see tests/starting.py); the first `up` below and test_flex_network.py start theirs in full.
+Most members are forked (see tests/starting.py). The first `up` of the last test starts its members, which are `serve`
+and `join`, in full; its last `up` starts in full, too.
 """
 
 import asyncio
@@ -297,8 +298,8 @@ def test_one_signal_ends_every_phase_and_a_finished_record_stays_as_it_is(colonn
 
     record = record_of(out)
     own = {name: (nodes / name / "config.toml", "--out", nodes / name / "run") for name in ("server", "party-1")}
-    serve = colonnade("serve", *own["server"], start=subprocess.Popen)
-    join = colonnade("join", *own["party-1"], "--party", "party-1", start=subprocess.Popen)
+    serve = colonnade("serve", *own["server"])
+    join = colonnade("join", *own["party-1"], "--party", "party-1")
     serve.until(lambda: "listening" in serve.errors.read_text(), "the server that tells the end again")
     join.until(lambda: "predicting" in join.errors.read_text(), "the party that predicts again")
     for one in (serve, join):
