@@ -16,6 +16,7 @@ import pytest
 from colonnade.config.schema import apply_overrides, from_dict
 from colonnade.experiments.run import Run, prepare, reopen
 from colonnade.protocol.errors import CheckpointError
+from colonnade.results.folder import RunFolder
 
 from ..starting import Popen, run
 
@@ -299,11 +300,18 @@ def test_killed_while_a_row_was_written(folder: Path, undisturbed: Path) -> None
     assert result(folder) == result(undisturbed)
 
 
-def test_killed_before_there_were_metrics(tmp_path: Path) -> None:
+def test_killed_before_its_config_was_written_it_has_metrics(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A run that has a config can be resumed, so the config comes last."""
     folder = tmp_path / "run"
-    prepare(config(), out=folder)
-    made_first = min(folder.iterdir(), key=lambda file: file.stat().st_mtime_ns)
-    assert made_first.name == "metrics.jsonl"  # a run that has a config can be resumed
+
+    def killed(self: RunFolder, name: str, chunks: object) -> None:
+        assert name == "config.toml"
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(RunFolder, "_replace", killed)
+    with pytest.raises(KeyboardInterrupt):
+        prepare(config(), out=folder)
+    assert [file.name for file in folder.iterdir()] == ["metrics.jsonl"]
 
 
 def test_a_checkpoint_that_takes_long_is_followed_by_a_longer_pause(
