@@ -64,7 +64,7 @@ def chaos_config(method: str, epochs: float | None = None, parties: int = PARTIE
     """Short times, so that parties are often lost and found again."""
     return from_dict(
         {
-            # Each evaluation is of all held-out rows: validation rows alone are 144, too few for a bound of one point.
+            # Every evaluation is of the 359 test rows: 144 validation rows are too few for a bound of one point.
             "data": {"source": "digits", "parties": parties, "validation_fraction": 0.0},
             "protocol": {"name": method},
             "train": {
