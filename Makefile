@@ -23,7 +23,7 @@ check: export TMPDIR := $(shell shm=/dev/shm; \
   free=$$(df -Pk $$shm 2>/dev/null | awk 'NR == 2 {print $$4}'); \
   if test -w $$shm -a "$${free:-0}" -gt 4000000 && ! grep -q " $$shm .*noexec" /proc/mounts; \
   then echo $$shm; else echo $${TMPDIR:-/tmp}; fi)
-check: PYTEST = $(BIN)/python -m pytest -q -n 2 --dist worksteal
+check: PYTEST = $(BIN)/python -m pytest -q -n 3 --dist worksteal
 check: $(VENV)/.installed-dev ## format, lint, types, layers and tests
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
