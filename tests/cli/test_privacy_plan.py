@@ -79,10 +79,10 @@ def path(tmp_path):
 def test_a_ledger_as_a_table(path):
     text = run("ledger", str(path), "--last", "3")
     mu = 0.4 * 180**0.5
-    assert "clinic, mechanism output, rows clipped to norm 1, noise 5, local updates plain" in text
-    assert f"μ = {mu:.6g}, ε = {epsilon_of(mu, 1e-5):.6g} at δ = 1e-05. The chain is whole." in text
-    words = text.split()  # a narrow terminal wraps the cells of the table
-    assert {"training", "batches"} <= set(words) and "The newest 3 of 8 releases" in " ".join(words)
+    line = " ".join(text.split())  # a narrow terminal wraps long lines, and the cells of the table
+    assert "clinic, mechanism output, rows clipped to norm 1, noise 5, local updates plain" in line
+    assert f"μ = {mu:.6g}, ε = {epsilon_of(mu, 1e-5):.6g} at δ = 1e-05. The chain is whole." in line
+    assert {"training", "batches"} <= set(line.split()) and "The newest 3 of 8 releases" in line
     run("ledger", str(path), "--out", str(path.with_name("spent.html")))
     page = path.with_name("spent.html").read_text(encoding="utf-8")
     assert f"μ = {mu:.6g}, ε = {epsilon_of(mu, 1e-5):.6g}" in page and "<script" not in page
