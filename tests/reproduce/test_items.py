@@ -4,6 +4,7 @@ import importlib
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from colonnade.config.schema import from_dict
 from colonnade.experiments.compare import Entry, contestants, entries_of
@@ -113,10 +114,13 @@ def test_two_columns_of_one_name_are_refused():
 
 def test_an_item_may_measure_the_runs_of_another_one():
     lender = item()
+    lender = replace(lender, rows=[replace(row, paper={"digits": 1.0}) for row in lender.rows])
     text = 'title = "t"\npaper = "VAFL"\nwhere = "w"\nclaim = "c"\nof = "mine"\nmeasure = {what = "best"}\n'
     text += 'checks = [{says = "s", row = "b", holds = "> 0"}]\n'
     other = parse_item(text, "other", {"mine": lender})
-    assert (other.rows, other.columns, other.runs) == (lender.rows, lender.columns, lender.runs)
+    assert (other.columns, other.runs) == (lender.columns, lender.runs)
+    assert [row.name for row in other.rows] == [row.name for row in lender.rows]
+    assert not any(row.paper for row in other.rows), "the paper's numbers are of another measure"
     assert other.digests != lender.digests
     column = lender.columns[0]
     assert Job(other, Path("o")).folder("tune", column) == Job(lender, Path("o")).folder("tune", column)

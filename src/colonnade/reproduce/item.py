@@ -159,6 +159,8 @@ def _complete(item: Item, others: Mapping[str, Item]) -> Item:
             raise ConfigError(f"items/{item.id}.toml", item.of, "of must name an item with runs of its own")
         lent = ("base", "sets", "columns", "rows", "quick", "full", "tune")
         item = msgspec.structs.replace(item, **{name: getattr(others[item.of], name) for name in lent})
+        rows = [msgspec.structs.replace(row, paper={}) for row in item.rows]  # those numbers are of another measure
+        item = msgspec.structs.replace(item, rows=rows)
     _check(item)
     what = item.measure
     measure = [what.what, what.times, what.of_any_run, *([] if what.diverged is None else [what.diverged])]
