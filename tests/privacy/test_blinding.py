@@ -11,6 +11,8 @@ from colonnade.privacy.hash_to_curve import hash_to_curve
 from colonnade.privacy.squares import P
 from colonnade.privacy.x25519 import raise_points
 
+pytestmark = pytest.mark.usefixtures("arithmetic")
+
 A, B = Blinder(b"a" * 32), Blinder(b"b" * 32)
 TEXTS = ["7", "007", "é", "", "a\0b"]
 BASE = (9).to_bytes(32, "little")

@@ -8,6 +8,8 @@ from hypothesis import strategies as st
 from colonnade.privacy.hash_to_curve import _hashes, _quotients, hash_to_curve
 from colonnade.privacy.squares import FEW, P, _have_symbol_1, are_squares
 
+pytestmark = pytest.mark.usefixtures("arithmetic")
+
 DOMAIN = b"QUUX-V01-CS02-with-curve25519_XMD:SHA-512_ELL2_NU_"
 VECTORS = [  # RFC 9380, J.4.2: the message, u[0], Q.x and P.x
     (
