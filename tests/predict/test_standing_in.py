@@ -66,7 +66,7 @@ def test_an_answer_rests_on_as_many_parties_as_it_must():
 def test_the_cache_forgets_the_oldest():
     cache = Cache(1, 2)
     for id in ("a", "b", "a", "c"):
-        cache.keep(0, id, np.zeros(1))
+        cache.update(0, [id], np.array([True]), np.zeros((1, 1), np.float32))
     assert cache.get(0, "b") is None and cache.get(0, "a") is not None and cache.get(0, "c") is not None
 
 

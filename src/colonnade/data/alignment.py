@@ -8,7 +8,7 @@ Errors and notes here contain counts, never ids.
 """
 
 import unicodedata
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
@@ -26,7 +26,7 @@ from colonnade.data.tables import check_columns, column_names, npz_arrays, read_
 from colonnade.data.task import Array
 from colonnade.protocol.errors import ConfigError, DataError
 
-__all__ = ["Alignment", "IdRules", "Ids", "clean_ids", "normalise", "read_id_column"]
+__all__ = ["Alignment", "IdRules", "Ids", "clean_ids", "normalise", "normalise_all", "read_id_column"]
 
 
 class IdRules(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -121,6 +121,16 @@ def normalise(text: str, rules: IdRules) -> str:
     return text
 
 
+def normalise_all(texts: Iterable[str], rules: IdRules) -> list[str]:
+    """Return `normalise` of each text."""
+    if rules.case != "keep" or rules.leading_zeros != "keep":
+        return [normalise(text, rules) for text in texts]
+    # Text in ASCII is composed already. Most ids are, and a call for each id would take several times as long.
+    if rules.trim:
+        return [text.strip() if text.isascii() else normalise(text, rules) for text in texts]
+    return [text if text.isascii() else normalise(text, rules) for text in texts]
+
+
 def _composed(text: str, rules: IdRules) -> str:
     return text if rules.unicode == "keep" else unicodedata.normalize(rules.unicode, text)  # type: ignore[arg-type]
 
@@ -128,7 +138,7 @@ def _composed(text: str, rules: IdRules) -> str:
 def clean_ids(column: polars.Series, rules: IdRules, whose: str) -> Ids:
     """Return the ids of a column after the rules; drops or refuses rows without a unique id, and counts them."""
     try:
-        texts = [normalise(text, rules) for text in _texts(column)]
+        texts = normalise_all(_texts(column), rules)
     except DataError as error:
         raise DataError(f"{whose}: {error}") from None
     first: dict[str, int] = {}

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import polars
 
-from colonnade.data.alignment import IdRules, Ids, clean_ids, normalise
+from colonnade.data.alignment import IdRules, Ids, clean_ids, normalise_all
 from colonnade.data.block import Block, refuse_unusable
 from colonnade.data.dialect import USUAL, Dialect
 from colonnade.data.formats import TABLES, format_of
@@ -30,7 +30,7 @@ class Lookup:
 
     def find(self, ids: Sequence[str]) -> Array:
         """Return the row of each id, -1 for an unknown id, WITHHELD for one without an answer."""
-        return np.array([self.places.get(normalise(id, self.rules), -1) for id in ids], np.int64)
+        return np.array([self.places.get(id, -1) for id in normalise_all(ids, self.rules)], np.int64)
 
 
 def party_lookup(

@@ -15,6 +15,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +30,12 @@ MOST_LINE_BYTES = 2**18  # of a line that is read back; lines are far shorter
 
 def utc(now: float) -> str:
     """The time of a line: UTC in ISO 8601, with seconds."""
-    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(now))
+    return _utc(int(now))
+
+
+@lru_cache(2)
+def _utc(second: int) -> str:
+    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(second))
 
 
 class ChainedFile:
@@ -44,6 +50,7 @@ class ChainedFile:
         clock: Callable[[], float] = time.time,
     ) -> None:
         self.path, self._most, self._keep, self._heading, self._clock = path, most_bytes, keep, heading, clock
+        self._name = str(path)
         self._file: int | None = None
         self._number, self._before, self._end = 0, START, -1  # of the next line; where the file ended last
         self._alone = threading.Lock()
@@ -119,9 +126,10 @@ class ChainedFile:
 
     def _is_current(self, found: os.stat_result) -> bool:
         try:
-            return os.path.samestat(found, self.path.stat())
+            current = os.stat(self._name)  # noqa: PTH116 - half the time of `Path.stat`, for every line
         except FileNotFoundError:
             return False
+        return found.st_ino == current.st_ino and found.st_dev == current.st_dev
 
     def sync(self) -> None:
         """Make the lines survive a power cut."""

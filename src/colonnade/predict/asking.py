@@ -4,12 +4,13 @@ import asyncio
 import contextlib
 import csv
 import http.client
-import json
 import ssl
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
+
+import msgspec
 
 from colonnade.algorithms.method import SERVER
 from colonnade.config.schema import from_dict, read_toml
@@ -97,14 +98,14 @@ class Door:
     def _request(self, method: str, path: str, content: Any, tries: int = TRIES) -> tuple[int, str, float, Any]:
         """The status, its words, the seconds after which to try again, and the content of the answer."""
         connection, kept, sent = self._connection, self._connection.sock is not None, False
-        body = None if content is None else json.dumps(content)
+        body = None if content is None else msgspec.json.encode(content)
         headers = {"Authorization": f"Bearer {self.token}", "Content-Type": "application/json"}
         try:
             connection.request(method, path, body, headers)
             connection.flush()
             sent = True
             response = connection.getresponse()
-            found = json.loads(response.read() or b"{}")
+            found = msgspec.json.decode(response.read() or b"{}")
         except BaseException as error:
             connection.close()
             unheard = not sent or kept  # a whole request on a new connection may have been answered

@@ -64,11 +64,17 @@ class Audit:
 
     def note(self, question: Question) -> None:
         """Write a line; raises OSError, and then the party must not answer."""
-        line = Line(
-            utc(self._clock()), self._who, question.ids, question.answered, question.refused, question.why
-        )  # fmt: skip
-        self._file.append(msgspec.to_builtins(line))
-        _add(self.totals, line)
+        now = utc(self._clock())
+        line = {
+            "time": now,
+            "who": self._who,
+            "ids": question.ids,
+            "answered": question.answered,
+            "refused": question.refused,
+            "why": question.why,
+        }
+        self._file.append({key: value for key, value in line.items() if value})  # a `Line`
+        _add(self.totals, now, question)
 
     def _heading(self) -> dict[str, object]:
         found: dict[str, object] = msgspec.to_builtins(Line(utc(self._clock()), before=self.totals))
@@ -89,14 +95,14 @@ def read_audit(folder: Path) -> tuple[Totals, list[Line]]:
         if line.before is not None:
             totals = line.before
         elif line.torn is None:
-            _add(totals, line)
+            _add(totals, line.time, line)
             lines.append(line)
     return totals, lines
 
 
-def _add(totals: Totals, line: Line) -> None:
-    totals.since = totals.since or line.time
+def _add(totals: Totals, when: str, question: Line | Question) -> None:
+    totals.since = totals.since or when
     totals.questions += 1
-    totals.ids += line.ids
-    totals.answered += line.answered
-    totals.refused += line.refused
+    totals.ids += question.ids
+    totals.answered += question.answered
+    totals.refused += question.refused

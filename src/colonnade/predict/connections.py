@@ -13,7 +13,7 @@ import socket
 import ssl
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from functools import partial
+from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
@@ -118,10 +118,9 @@ class _Line:
         """Write a response."""
         import h11
 
-        plain = {"Content-Type": "application/json", "Content-Length": str(len(content))}
-        lines = [(key.encode(), value.encode()) for key, value in (plain | dict(headers)).items()]
+        head, end = _head_and_end(code, len(content), tuple(headers.items()))
         # In one write: one TLS record, and the caller wakes up once.
-        self._write(h11.Response(status_code=code, headers=lines), h11.Data(data=content), h11.EndOfMessage())
+        self._write(head, h11.Data(data=content), end)
         if self.writer.transport.get_write_buffer_size():
             async with asyncio.timeout(SEND_S):
                 await self.writer.drain()
@@ -299,6 +298,16 @@ class Connections:
         if unread:
             with contextlib.suppress(Refused, EOFError, TimeoutError):
                 await line.body(self._bounds.max_body_bytes, self._bounds.request_s)
+
+
+@lru_cache(256)
+def _head_and_end(code: int, size: int, headers: tuple[tuple[str, str], ...]) -> tuple["h11.Response", "h11.Event"]:
+    """The events around a response's content. They are kept, because h11 checks every header of a new one."""
+    import h11
+
+    plain = {"Content-Type": "application/json", "Content-Length": str(size)}
+    lines = [(key.encode(), value.encode()) for key, value in (plain | dict(headers)).items()]
+    return h11.Response(status_code=code, headers=lines), h11.EndOfMessage()
 
 
 def _path(request: "h11.Request") -> str:

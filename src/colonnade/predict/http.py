@@ -138,34 +138,34 @@ def _ids_of(body: bytes, max_ids: int) -> list[str]:
     if not 0 < len(ids) <= max_ids:
         words = f"{len(ids)} ids; 1 to {max_ids} may be asked for at once (predict.max_ids)"
         raise Refused(422, words, "no question")
-    for place, id in enumerate(ids):
-        if why := why_no_id(id):
-            raise Refused(422, f"the id at place {place} (counted from 0) {why}", "no question")
+    if wrong := wrong_id(ids):
+        raise Refused(422, f"the id at place {wrong[0]} (counted from 0) {wrong[1]}", "no question")
     return ids
 
 
-def why_no_id(id: str) -> str:
-    """Return what is wrong with an id; "" if nothing is."""
-    fits = id.strip() and len(id.encode()) <= MAX_ID_BYTES
-    return "" if fits else f"is empty, or longer than {MAX_ID_BYTES} bytes"
+def wrong_id(ids: Sequence[str]) -> tuple[int, str] | None:
+    """Return the place of the first id that cannot be asked for, and why; None if there is no such id."""
+    for place, id in enumerate(ids):
+        if not id.strip() or len(id.encode()) > MAX_ID_BYTES:
+            return place, f"is empty, or longer than {MAX_ID_BYTES} bytes"
+    return None
 
 
 def answers_of(ids: Sequence[str], computed: Computed, parties: Sequence[str], task: Task) -> dict[str, Any]:
     """The JSON answer for a computation."""
     answers, bases = [], dict[tuple[int, ...], dict[str, Any]]()  # most ids rest on the same blocks
     for id, values, what in zip(ids, computed.values.tolist(), map(tuple, computed.blocks.tolist()), strict=True):
-        if what not in bases:
-            bases[what] = _basis(what, parties, computed.away)
-        answers.append({"id": id, **_prediction(values, bases[what]["refused"], task), **bases[what]})
+        basis = bases.get(what)
+        if basis is None:
+            basis = bases[what] = _basis(what, parties, computed.away)
+        prediction, probabilities = _prediction(values, task.classes) if basis["refused"] is None else (None, None)
+        answers.append({"id": id, "prediction": prediction, "probabilities": probabilities, **basis})
     return {"classes": list(task.classes), "answers": answers}
 
 
-def _prediction(values: list[float], refused: str | None, task: Task) -> dict[str, Any]:
-    if refused:
-        return {"prediction": None, "probabilities": None}
-    if not task.classes:
-        return {"prediction": values[0], "probabilities": None}
-    return {"prediction": task.classes[values.index(max(values))], "probabilities": values}
+def _prediction(values: list[float], classes: Sequence[str]) -> tuple[str | float, list[float] | None]:
+    """The class, or the value, and the probabilities of the classes."""
+    return (classes[values.index(max(values))], values) if classes else (values[0], None)
 
 
 def _basis(what: Sequence[int], parties: Sequence[str], away: Sequence[str]) -> dict[str, Any]:

@@ -28,7 +28,7 @@ from colonnade.algorithms.prediction.predictor import PredictPartySetup, Predict
 from colonnade.algorithms.remarks import Remark
 from colonnade.config.schema import Config
 from colonnade.data import party_lookup
-from colonnade.data.alignment import normalise
+from colonnade.data.alignment import normalise_all
 from colonnade.deployment.application import Pace, parties_now
 from colonnade.deployment.own_side import SHARE, alignment_of, limits_of
 from colonnade.deployment.party_host import PartyHost
@@ -49,7 +49,7 @@ from colonnade.predict.answering import AnsweringNode
 from colonnade.predict.audit import Audit
 from colonnade.predict.callers import Callers
 from colonnade.predict.connections import Bounds
-from colonnade.predict.http import BadQuestion, Closed, Front, HttpDoor, answers_of, why_no_id
+from colonnade.predict.http import BadQuestion, Closed, Front, HttpDoor, answers_of, wrong_id
 from colonnade.predict.in_one_place import predictor_of
 from colonnade.predict.tokens import Tokens
 from colonnade.protocol import state
@@ -154,10 +154,9 @@ class ServerPrediction(Keeper):
         """
         if self.node.ended.is_set():
             raise Closed
-        texts = [normalise(id, self.side.config.align) for id in ids]
-        for place, text in enumerate(texts):
-            if why := why_no_id(text):  # it may have grown
-                raise BadQuestion(f"the id at place {place} (counted from 0), normalised by [align], {why}")
+        texts = normalise_all(ids, self.side.config.align)
+        if texts != ids and (wrong := wrong_id(texts)):  # an id may have grown
+            raise BadQuestion(f"the id at place {wrong[0]} (counted from 0), normalised by [align], {wrong[1]}")
         self._number += 1
         here = [peer.name for peer in self.node.peers.values() if peer.stream is not None]
         waiting = self._waiting[self._number] = asyncio.get_running_loop().create_future()
@@ -174,7 +173,7 @@ class ServerPrediction(Keeper):
         spent_ms = round((self.node.clock() - began) * 1000 / NANOSECONDS, 1)
         away = ",".join(computed.away) or "none"
         answers = answers_of(ids, computed, self.side.parties, self.side.share.task)
-        without = sum(answer["refused"] is not None for answer in answers["answers"])
+        without = len(ids) - [answer["refused"] for answer in answers["answers"]].count(None)
         fields = {"ids": len(ids), "without_answer": without, "away": away, "ms": spent_ms}
         self.side.log.info("answered", caller=caller, **fields)
         return answers

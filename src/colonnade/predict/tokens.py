@@ -52,8 +52,10 @@ class Tokens:
 
     def __init__(self, folder: Path) -> None:
         self._path = folder / "tokens.json"
+        self._name = str(self._path)
         self._seen: tuple[int, int, int] | None = None
         self._salt, self._by_hash = b"", dict[str, Token]()
+        self._keyed = hmac.new(b"", digestmod="sha256")
 
     def new(self, name: str, days: float) -> str:
         """Make a token and return it; raises ConfigError if the caller has one that is valid."""
@@ -102,8 +104,13 @@ class Tokens:
         tokens.append(Token(name, self._hash(text), now, now + seconds))
         return text
 
+    def _salted(self, salt: bytes) -> None:
+        self._salt, self._keyed = salt, hmac.new(salt, digestmod="sha256")
+
     def _hash(self, text: str) -> str:
-        return hmac.digest(self._salt, text.encode(), "sha256").hex()
+        found = self._keyed.copy()  # `hmac.digest` would look for the algorithm at every request
+        found.update(text.encode())
+        return found.hexdigest()
 
     @contextmanager
     def _changing(self) -> Iterator[list[Token]]:
@@ -115,11 +122,11 @@ class Tokens:
             self._unusable(f"cannot be written: {error.strerror}")
         try:
             self._read()
-            salt = self._salt = self._salt or secrets.token_bytes(16)
+            self._salted(self._salt or secrets.token_bytes(16))
             now = time.time()
             tokens = [token for token in self._by_hash.values() if token.expires > now]
             yield tokens
-            replace_file(self._path, [msgspec.json.encode(_File(salt.hex(), tokens))], 0o600)
+            replace_file(self._path, [msgspec.json.encode(_File(self._salt.hex(), tokens))], 0o600)
         finally:
             os.close(lock)
 
@@ -127,7 +134,7 @@ class Tokens:
         """Read the file if it has changed; raises CheckpointError, and then no token is known."""
         seen = None
         with suppress(FileNotFoundError):
-            found = self._path.stat()
+            found = os.stat(self._name)  # noqa: PTH116 - half the time of `Path.stat`, at every request
             seen = (found.st_ino, found.st_size, found.st_mtime_ns)
         if seen == self._seen:
             return
@@ -137,7 +144,7 @@ class Tokens:
         try:
             held = msgspec.json.decode(self._path.read_bytes(), type=_File)
             TOKENS.check(held.format, self._path)
-            self._salt = bytes.fromhex(held.salt)
+            self._salted(bytes.fromhex(held.salt))
         except (OSError, ValueError) as error:
             self._unusable(f"cannot be read: {error}; remove it, and make new tokens")
         self._by_hash = {token.hash: token for token in held.tokens}

@@ -6,13 +6,19 @@ JSON has no NaN and no infinity. Python writes them anyway, and most readers the
 import json
 import warnings
 from collections.abc import Callable, Mapping
+from functools import cache
 from math import isfinite
 from typing import Any
 
 __all__ = ["to_json"]
 
 MOST_NAMED = 5  # keys in a warning
-_encode = json.JSONEncoder(allow_nan=False).encode  # json.dumps would make an encoder for every line of a log
+
+
+@cache
+def _encoder(default: Callable[[Any], Any] | None) -> Callable[[Any], str]:
+    """Kept, because json.dumps would make an encoder for every line of a log."""
+    return json.JSONEncoder(default=default, allow_nan=False).encode
 
 
 def to_json(
@@ -26,8 +32,8 @@ def to_json(
     """`value` as strict JSON. A number that is not finite becomes null, and a RuntimeWarning names its key."""
     separators = (",", ":") if compact else None
     try:
-        if indent is None and default is None and not compact:
-            return _encode(value)
+        if indent is None and not compact:
+            return _encoder(default)(value)
         return json.dumps(value, indent=indent, separators=separators, default=default, allow_nan=False)
     except ValueError:
         lost: list[str] = []

@@ -88,7 +88,7 @@ class AnsweringParty(Chassis[S], Generic[S]):
 
     def why_not(self, ids: Sequence[str]) -> str:
         """Return why a question is declined; "" if it is not, and then its rows are taken from the quota."""
-        if not 0 < len(ids) <= MAX_ASKED or max(len(id.encode()) for id in ids) > MAX_ID_BYTES:
+        if not 0 < len(ids) <= MAX_ASKED or max(map(len, map(str.encode, ids))) > MAX_ID_BYTES:
             return MALFORMED
         if self.state.under_way >= MAX_UNDER_WAY:
             return QUOTA

@@ -19,6 +19,7 @@ __all__ = ["Log", "Once"]
 
 LONGEST_LINE = 2000  # characters of an event or a field; an event may quote another member
 _LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR}
+_NAMES = {level: name for name, level in _LEVELS.items()}
 
 
 class Log:
@@ -67,7 +68,7 @@ class Log:
     def _write(self, level: int, what: str, fields: dict[str, Any]) -> None:
         if what in AUDITED:
             self.audited(what, **fields)
-        name = logging.getLevelName(level).lower()
+        name = _NAMES[level]
         if self.tap is not None:
             self.tap(name, what, fields)
         if level < self._level:
