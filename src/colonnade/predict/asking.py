@@ -43,7 +43,7 @@ TRIES = 3  # the server closes waiting connections if it has too many
 UP_S = 120.0  # for all roles to start from their checkpoints
 
 CLOSED = (ConnectionResetError, ConnectionAbortedError, BrokenPipeError, ssl.SSLEOFError, ssl.SSLZeroReturnError)
-SILENCE = (OSError, http.client.HTTPException, ValueError)  # no answer, or not from our server
+SILENCE = (OSError, http.client.HTTPException, ValueError, msgspec.MsgspecError)  # no answer, or not from our server
 Answers = list[dict[str, Any]]
 
 
