@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from colonnade.models.on_device import zeros
+from colonnade.models.on_device import gathered, zeros
 from colonnade.protocol.errors import CheckpointError
 from colonnade.protocol.messages import Array
 from colonnade.protocol.ports import Storage
@@ -107,7 +107,7 @@ class EmbeddingTable:
 
     def gather(self, rows: Array) -> Array:
         """Return the newest embeddings of these rows, float32 (rows, Σ widths)."""
-        values = self._as_float32(self.values[rows])
+        values = self._as_float32(gathered(self.values, rows))
         if self.fill is not None and self.fill.missing.any():
             unsent = self.renewed[rows] == 0
             self.fill.put(values, unsent if self._absent is None else unsent & ~self._absent[rows], self.widths)

@@ -30,7 +30,7 @@ from colonnade.models.transformer import Attention, TextEncoder
 from colonnade.privacy.perturb import MARGIN, Perturbed, Replay, drawing, keeping
 from colonnade.protocol.messages import Array
 
-__all__ = ["Network", "Twin", "bind", "draw_in_turn", "flatten"]
+__all__ = ["Network", "Twin", "bind", "draw_in_turn", "flatten", "pulled_back"]
 
 _turn: AbstractContextManager[Any] = nullcontext()  # if several threads compute, only one draws at a time
 PRIVATE_ROWS = 256  # rows at a time: each row has its own gradient
@@ -127,16 +127,7 @@ class Network(Parameters):
         output, self._tape = self._tape[1], None
         if not self.parameters:
             return np.zeros(0, np.float32)
-        # torch.autograd.grad without its checks: for a small network they take a fifth of the pass, and import sympy.
-        parts: tuple[Tensor | None, ...] = _engine_run_backward(
-            (output,),
-            (self.tensor(output_gradient),),
-            False,  # keep the graph
-            False,  # make a graph of the gradient
-            tuple(self.parameters),
-            True,  # allow unused parameters
-            accumulate_grad=False,
-        )
+        parts = pulled_back(output, self.tensor(output_gradient), self.parameters)
         return self.joined(parts)
 
     def joined(self, parts: Sequence[Tensor | None]) -> Array:
@@ -309,6 +300,23 @@ def flatten_by_dtype(buffers: list[Tensor]) -> list[Tensor]:
     for group, vector in zip(groups.values(), vectors, strict=True):
         bind(group, vector)
     return vectors
+
+
+def pulled_back(output: Tensor, gradient: Tensor, inputs: Sequence[Tensor]) -> tuple[Any, ...]:
+    """Return the gradients of ⟨output, gradient⟩ with respect to the inputs; None for an unused input.
+
+    This is torch.autograd.grad without its checks: for a small network they take a fifth of the pass, and import sympy.
+    """
+    parts: tuple[Any, ...] = _engine_run_backward(
+        (output,),
+        (gradient,),
+        False,  # keep the graph
+        False,  # make a graph of the gradient
+        tuple(inputs),
+        True,  # allow unused inputs
+        accumulate_grad=False,
+    )
+    return parts
 
 
 def bind(parameters: Sequence[Tensor], theta: Tensor) -> None:

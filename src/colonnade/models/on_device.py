@@ -14,7 +14,17 @@ from torch import Tensor
 
 from colonnade.protocol.messages import Array, Elsewhere
 
-__all__ = ["OnDevice", "contiguous", "number", "on_device", "seed_generators", "to_array", "to_tensor", "zeros"]
+__all__ = [
+    "OnDevice",
+    "contiguous",
+    "gathered",
+    "number",
+    "on_device",
+    "seed_generators",
+    "to_array",
+    "to_tensor",
+    "zeros",
+]
 
 MOST_OF_FREE = 0.25  # of a device's free memory: the most that a role's own rows may take
 
@@ -135,6 +145,12 @@ def to_tensor(array: Any) -> Tensor:
 
 def contiguous(array: Any) -> Any:
     return OnDevice(array.tensor.contiguous()) if isinstance(array, OnDevice) else np.ascontiguousarray(array)
+
+
+def gathered(array: Any, rows: Array) -> Any:
+    """Return these rows. For an array in memory numpy's `take` needs half the time of an index."""
+    in_memory = type(array) is np.ndarray and array.flags.c_contiguous
+    return array.take(rows, axis=0) if in_memory else array[rows]
 
 
 def number(tensor: Tensor) -> Callable[[], float]:

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from colonnade.models.blackbox import BlackBoxNetwork
 from colonnade.models.build import Factory, party_model
-from colonnade.models.network import Network
+from colonnade.models.network import Network, pulled_back
 from colonnade.models.objective import Objective
 from colonnade.models.on_device import to_array
 from colonnade.models.optimiser import OptimiserSpec, Regulariser
@@ -101,7 +101,7 @@ class ProbedServerNetwork(ServerNetwork):
         if not self.parameters:
             return np.zeros(0, np.float32)
         loss = self.objective.loss(output, self.tensor(targets))
-        return self.joined(torch.autograd.grad(loss, self.parameters, allow_unused=True))
+        return self.joined(pulled_back(loss, torch.ones_like(loss), self.parameters))
 
     @torch.no_grad()
     def observe(self, h: Array, seed: int, onward: bool = False) -> None:

@@ -6,7 +6,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from colonnade.models.network import Network
+from colonnade.models.network import Network, pulled_back
 from colonnade.models.objective import Objective
 from colonnade.models.on_device import contiguous, number, to_array
 from colonnade.models.optimiser import OptimiserSpec, Regulariser
@@ -79,8 +79,8 @@ class ServerNetwork(Network):
             output = self.run(aggregate(self._how, leaf.requires_grad_(), self._parties), seed, onward)
         loss = self.objective.loss(output, self.tensor(targets))
         value = number(loss)
-        parts = torch.autograd.grad(loss, [leaf, *self.parameters], allow_unused=True)
-        return Gradients(value(), self._of_blocks(parts[0]), self.joined(parts[1:]))
+        of_leaf, *of_theta = pulled_back(loss, torch.ones_like(loss), [leaf, *self.parameters])
+        return Gradients(value(), self._of_blocks(of_leaf), self.joined(of_theta))
 
     def _of_blocks(self, gradient: Tensor) -> Array:
         """Return ∂ℓ/∂h from the gradient of the leaf.

@@ -39,6 +39,7 @@ from colonnade.models import (
     party_module,
     server_module,
 )
+from colonnade.models.on_device import gathered
 from colonnade.privacy.accountant import STEP
 from colonnade.privacy.guard import Withheld
 from colonnade.protocol.errors import LocalProtocolError, ModelError, RemoteProtocolError, TrainingDiverged
@@ -125,7 +126,7 @@ class Party(Member[State]):
 
     def _gather(self) -> None:
         self.state.rows = self.walk.batch(self.state.round)
-        self.state.batch = self.x[self.state.rows]
+        self.state.batch = gathered(self.x, self.state.rows)
 
     def loaded(self) -> None:
         """Restore the round's rows and their columns."""

@@ -16,6 +16,7 @@ from colonnade.algorithms.vafl.table_walker import TableWalkerState
 from colonnade.algorithms.vafl.walker import FirstOrder
 from colonnade.models import Network
 from colonnade.models.held import Held
+from colonnade.models.on_device import gathered
 from colonnade.protocol.errors import LocalProtocolError
 from colonnade.protocol.events import Promised, once_made
 from colonnade.protocol.messages import Array
@@ -70,7 +71,7 @@ class InFlight(FirstOrder[S], Generic[S]):
         in_turn = oldest is not None and not (s.again and s.again[0].step < oldest.step)
         if oldest is not None and in_turn and oldest.values is not None:
             self.descend(
-                oldest.update, oldest.step, oldest.rows, self.x[oldest.rows], oldest.values, oldest.draw
+                oldest.update, oldest.step, oldest.rows, gathered(self.x, oldest.rows), oldest.values, oldest.draw
             )  # fmt: skip
         elif s.again or len(s.flights) < self.in_flight:
             self.select()
@@ -86,7 +87,7 @@ class InFlight(FirstOrder[S], Generic[S]):
             s.step, s.following = s.following, s.following + 1
             s.rows = self.rows_of_step()
             self.walked()
-        s.sent, s.x = s.rows, self.x[s.rows]
+        s.sent, s.x = s.rows, gathered(self.x, s.rows)
 
     def walked(self) -> None:
         """React to a batch taken from the walk. The default does nothing."""

@@ -25,6 +25,7 @@ from colonnade.algorithms.vafl.messages import (
     Refined,
 )
 from colonnade.models import Network, OptimiserSpec, Regulariser, party_module
+from colonnade.models.on_device import gathered
 from colonnade.privacy.accountant import STEP
 from colonnade.protocol.errors import LocalProtocolError, RemoteProtocolError, TrainingDiverged
 from colonnade.protocol.events import Promised, once_made
@@ -127,7 +128,7 @@ class Walker(Member[W], Generic[W]):
         s = self.state
         s.busy = True
         s.rows = s.sent = self.rows_of_step()
-        s.x = self.x[s.rows]
+        s.x = gathered(self.x, s.rows)
 
     def rows_of_step(self) -> Rows:
         """Return the batch of the walk's current step."""

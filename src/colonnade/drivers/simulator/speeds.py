@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from colonnade.drivers.simulator.timeline import ALL_BINS, BINS, FEWEST_BINS, FIRST_BIN_NS, FOLD_AT, grown
+from colonnade.drivers.simulator.timeline import ALL_BINS, BINS, FEWEST_BINS, FIRST_BIN_NS, FOLD_AT, add_at, grown
 from colonnade.protocol.events import NANOSECONDS
 
 __all__ = ["Speeds"]
@@ -40,8 +40,9 @@ class Speeds:
         role, start, work, time = np.fromiter(self._notes, np.int64, len(self._notes)).reshape(-1, 4).T
         self._notes.clear()
         self._sums, self._width = grown(self._sums, self._width, int(start.max()) + 1)
-        np.add.at(self._sums, (2 * role, start // self._width), work)
-        np.add.at(self._sums, (2 * role + 1, start // self._width), time)
+        bins = start // self._width
+        add_at(self._sums, 2 * role, bins, work)
+        add_at(self._sums, 2 * role + 1, bins, time)
 
     def totals(self) -> dict[str, Any]:
         """`speed` of timeline.json: by role and bin, the batches of the jobs that began there, and their seconds."""

@@ -20,7 +20,7 @@ import numpy.typing as npt
 
 from colonnade.protocol.events import NANOSECONDS
 
-__all__ = ["JOB_ENDED", "JOB_STARTED", "MESSAGE_ARRIVED", "MESSAGE_LEFT", "Timeline", "grown"]
+__all__ = ["JOB_ENDED", "JOB_STARTED", "MESSAGE_ARRIVED", "MESSAGE_LEFT", "Timeline", "add_at", "grown"]
 
 # The kinds of notes. A message belongs to its sender.
 JOB_STARTED, JOB_ENDED, MESSAGE_LEFT, MESSAGE_ARRIVED = range(4)
@@ -151,12 +151,21 @@ def _running_sums(changes: Spans, role: Spans, first: Spans) -> Spans:
 
 
 def grown(ns: Spans, width: int, end: int) -> tuple[Spans, int]:
-    """Merge pairs of bins until the bins reach `end`."""
-    while end > width * ns.shape[1]:
-        padded = np.pad(ns, ((0, 0), (0, ns.shape[1] % 2)))
-        halved = padded[:, 0::2] + padded[:, 1::2]
-        ns, width = np.pad(halved, ((0, 0), (0, ns.shape[1] - halved.shape[1]))), 2 * width
+    """Merge pairs of bins, in place, until the bins reach `end`."""
+    bins = ns.shape[1]
+    pairs = bins // 2
+    while end > width * bins:
+        last = ns[:, 2 * pairs :].copy()  # of an odd number of bins
+        ns[:, :pairs] = ns[:, 0 : 2 * pairs : 2] + ns[:, 1 : 2 * pairs : 2]
+        ns[:, pairs:] = 0
+        ns[:, pairs : bins - pairs] = last
+        width *= 2
     return ns, width
+
+
+def add_at(ns: Spans, row: Spans, column: Spans, values: Spans) -> None:
+    """ns[row, column] += values, also for cells that occur several times; numpy is fast for one index only."""
+    np.add.at(ns.reshape(-1), row * ns.shape[1] + column, values)
 
 
 def _add(ns: Spans, width: int, spans: Spans) -> None:
@@ -164,12 +173,13 @@ def _add(ns: Spans, width: int, spans: Spans) -> None:
     row, start, end = spans[spans[:, 1] < spans[:, 2]].T  # an empty span may start where the last bin ends
     first, last = start // width, (end - 1) // width
     inside = first == last
-    np.add.at(ns, (row, first), np.where(inside, end, (first + 1) * width) - start)
+    add_at(ns, row, first, np.where(inside, end, (first + 1) * width) - start)
     row, first, last, end = row[~inside], first[~inside], last[~inside], end[~inside]
-    np.add.at(ns, (row, last), end - last * width)
+    add_at(ns, row, last, end - last * width)
     if not (last - first > 1).any():
         return
-    steps = np.zeros((ns.shape[0], ns.shape[1] + 1), np.int64)
-    np.add.at(steps, (row, first + 1), width)
-    np.add.at(steps, (row, last), -width)
-    ns += np.cumsum(steps, axis=1)[:, :-1]
+    begin, stop = int(first.min()) + 1, int(last.max())  # only here, because the bins of many roles are large
+    steps = np.zeros((ns.shape[0], stop - begin + 1), np.int64)
+    add_at(steps, row, first + 1 - begin, np.full(len(row), width))
+    add_at(steps, row, last - begin, np.full(len(row), -width))
+    ns[:, begin:stop] += np.cumsum(steps, axis=1)[:, :-1]
