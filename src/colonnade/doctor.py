@@ -145,7 +145,9 @@ def _alignment() -> Check:
     file = find_spec("colonnade.privacy._curve25519")
     if (sys.platform, platform.machine()) != ("linux", "x86_64") or file is not None:
         return Check("alignment", "ok", f"{text}: no compiled file for this processor")
-    return Check("alignment", "note", f"{text}; with a C compiler and Python's headers, an install from source is faster")
+    return Check(
+        "alignment", "note", f"{text}; an install from source with a C compiler and Python's headers is faster"
+    )
 
 
 def _existing(folder: Path) -> Path:
