@@ -155,6 +155,7 @@ EXECUTED = {
         ("python benchmarks/race.py", MINUTES_AND_DATA),
         ("colonnade compare examples/mnist.toml", PUBLISHED),
         ("python benchmarks/straggler.py", MINUTES),
+        ("python benchmarks/before_after.py", MINUTES_AND_DATA),
         ("python benchmarks/adversary.py", MINUTES + "; tests/adversary/test_byzantine.py runs a few hundred cases"),
         ("python benchmarks/chaos.py", MINUTES),
         ("python benchmarks/fuzz.py", MINUTES + "; tests/drivers/processes/test_hostile_frames.py sends some"),
