@@ -2,7 +2,7 @@
 
 Two parties hold 392 columns each: party 392-128-64, server 128-96-10, Adam 1e-3, batch 256, 234 steps of `sync`,
 one torch thread per process. The federation's time runs from its first evaluation (update 0) to its last one, which
-includes embedding and judging 16,000 validation and test rows once. The torch loop has the same layers and no evaluation.
+includes embedding and judging 16,000 validation and test rows once. The torch loop has the same layers and judges none.
 
     python benchmarks/splitnn.py --dir ../shared/data [--steps 234] [--rounds 3] [--against FOLDER]
 
