@@ -246,6 +246,14 @@ VECTOR static void invert(number *numbers, int groups) {
     numbers[0] = rest;
 }
 
+/* The number of points in a group, of those that are left */
+static int filled(Py_ssize_t left) { return left < LANES ? (int)left : LANES; }
+
+/* The number of groups that share the next inversion */
+static int groups_of(Py_ssize_t left) {
+    return left < GROUPS * LANES ? (int)(left + LANES - 1) / LANES : GROUPS;
+}
+
 /* X25519: RFC 7748, section 5. k u = x / z; z is 0 if the result is the point at infinity. */
 VECTOR static void ladder(const uint8_t k[POINT], number u, number *x, number *z) {
     number x2 = small(1), z2 = small(0), x3 = u, z3 = small(1);
@@ -275,11 +283,10 @@ VECTOR static int raise_all(const uint8_t k[POINT], const uint8_t *points, uint8
     int zero = 0;
     number x[GROUPS], z[GROUPS];
     for (Py_ssize_t start = 0; start < count; start += GROUPS * LANES) {
-        Py_ssize_t here = count - start < GROUPS * LANES ? count - start : GROUPS * LANES;
-        int groups = (int)((here + LANES - 1) / LANES);
+        int groups = groups_of(count - start);
         for (int g = 0; g < groups; g++) {
             Py_ssize_t first = start + g * LANES;
-            int n = (int)(count - first < LANES ? count - first : LANES);
+            int n = filled(count - first);
             ladder(k, of_points(points + POINT * first, n), &x[g], &z[g]);
             __mmask8 infinite = equal(z[g], 0);
             x[g] = chosen(infinite, small(0), x[g]);
@@ -288,7 +295,7 @@ VECTOR static int raise_all(const uint8_t k[POINT], const uint8_t *points, uint8
         invert(z, groups);
         for (int g = 0; g < groups; g++) {
             Py_ssize_t first = start + g * LANES;
-            int n = (int)(count - first < LANES ? count - first : LANES);
+            int n = filled(count - first);
             zero |= to_points(times(x[g], z[g]), found + POINT * first, n);
         }
     }
@@ -314,18 +321,17 @@ VECTOR static void map_all(const uint8_t *hashes, uint8_t *found, Py_ssize_t cou
     const number minus_a = minus(small(0), small(A));
     number d[GROUPS];
     for (Py_ssize_t start = 0; start < count; start += GROUPS * LANES) {
-        Py_ssize_t here = count - start < GROUPS * LANES ? count - start : GROUPS * LANES;
-        int groups = (int)((here + LANES - 1) / LANES);
+        int groups = groups_of(count - start);
         for (int g = 0; g < groups; g++) {
             Py_ssize_t first = start + g * LANES;
-            int n = (int)(count - first < LANES ? count - first : LANES);
+            int n = filled(count - first);
             number rr = square(of_hashes(hashes + HASH * first, n));
             d[g] = plus_times(small(1), 2, rr);
         }
         invert(d, groups);
         for (int g = 0; g < groups; g++) {
             Py_ssize_t first = start + g * LANES;
-            int n = (int)(count - first < LANES ? count - first : LANES);
+            int n = filled(count - first);
             number x1 = times(minus_a, d[g]);
             number right = times(x1, plus_times(plus(square(x1), small(1)), A, x1));
             number u = chosen(equal(residue(right), 1), x1, minus(minus_a, x1));
