@@ -142,12 +142,17 @@ def _alignment() -> Check:
     if importlib.import_module("colonnade.privacy.compiled").AVAILABLE:
         return Check("alignment", "ok", "compiled: eight points at a time (AVX-512 IFMA)")
     text = "one point at a time, by OpenSSL"
-    file = find_spec("colonnade.privacy._curve25519")
-    if (sys.platform, platform.machine()) != ("linux", "x86_64") or file is not None:
-        return Check("alignment", "ok", f"{text}: no compiled file for this processor")
-    return Check(
-        "alignment", "note", f"{text}; an install from source with a C compiler and Python's headers is faster"
-    )
+    if (sys.platform, platform.machine()) != ("linux", "x86_64"):
+        return Check("alignment", "ok", f"{text}: there is no compiled file for this platform")
+    try:
+        file = importlib.import_module("colonnade.privacy._curve25519")
+    except ImportError:
+        advice = "an install from source with a C compiler and Python's headers is faster"
+        return Check("alignment", "note", f"{text}; {advice}")
+    if not file.supported():
+        return Check("alignment", "ok", f"{text}: this processor lacks AVX-512 IFMA")
+    advice = "install from source again, with another C compiler (CC)"
+    return Check("alignment", "note", f"{text}: the compiled file computes other points; {advice}")
 
 
 def _existing(folder: Path) -> Path:

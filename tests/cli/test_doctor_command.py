@@ -10,6 +10,7 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from packaging.requirements import Requirement
@@ -17,6 +18,7 @@ from packaging.requirements import Requirement
 from colonnade import doctor, extras, release
 from colonnade.cli.main import main
 from colonnade.doctor import examine
+from colonnade.privacy import compiled
 from colonnade.protocol.errors import MissingExtra
 
 
@@ -179,3 +181,20 @@ def top_imports(path: Path) -> set[str]:
         elif isinstance(node, ast.ImportFrom) and node.module:
             found |= {node.module, *(f"{node.module}.{alias.name}" for alias in node.names)}
     return {part for name in found for part in itertools.accumulate(name.split("."), "{}.{}".format)}
+
+
+@pytest.mark.parametrize(
+    ("file", "status", "text"),
+    [
+        (None, "note", "with a C compiler"),
+        (SimpleNamespace(supported=lambda: False), "ok", "lacks AVX-512 IFMA"),
+        (SimpleNamespace(supported=lambda: True), "note", "computes other points"),
+    ],
+)
+def test_doctor_says_why_points_are_raised_one_by_one(monkeypatch, file, status, text):
+    monkeypatch.setattr(compiled, "AVAILABLE", False)
+    monkeypatch.setitem(sys.modules, "colonnade.privacy._curve25519", file)
+    monkeypatch.setattr(doctor.platform, "machine", lambda: "x86_64")
+    monkeypatch.setattr(doctor.sys, "platform", "linux")
+    check = doctor._alignment()
+    assert check.status == status and text in check.text
