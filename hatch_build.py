@@ -46,12 +46,13 @@ class ColonnadeHook(BuildHookInterface[Any]):
             return
         editable = version == "editable"
         file = Path(self.root, "src", COMPILED) if editable else Path(self.folder.name, "compiled.so")
+        file.unlink(missing_ok=True)  # an older one must not stay if this compiler fails
         compiler = os.environ.get("CC") or "cc"
         command = [*compiler.split(), *FLAGS, "-I", sysconfig.get_path("include"), SOURCE, "-o", str(file)]
         try:
             subprocess.run(command, cwd=self.root, check=True, capture_output=True, text=True)
         except (OSError, subprocess.CalledProcessError) as error:
-            said = (getattr(error, "stderr", "") or str(error)).strip().splitlines()
+            said = ((getattr(error, "stderr", None) or "").strip() or str(error)).splitlines()
             self.app.display_warning(f"{SOURCE} was not compiled, so alignment is slower: {said[0]}")
             return
         if not editable:
