@@ -1,6 +1,6 @@
 """X25519 (RFC 7748) of many points with one exponent: k·P for u-coordinates P, uint8 (points, 32).
 
-OpenSSL raises a point in 27 µs. Eight at a time (`compiled`) take 3.4 µs each.
+OpenSSL raises a point in 25 µs. Eight at a time (`compiled`) take 3.2 µs each.
 """
 
 import numpy as np
