@@ -1,8 +1,8 @@
 """Round trips per second: a role that only echoes 32 KB, against a bare grpc.aio stream with the same mutual TLS.
 
 Every side is its own process. Bare and driver take turns, so that a noisy neighbour disturbs both; the ratio of
-the medians is what counts. `tuned` is the bare stream with what the driver chooses beneath itself: uvloop, and how gRPC
-waits for sockets (colonnade/drivers/processes/__init__.py). A driver without any cost would reach this rate.
+the medians is what counts. `tuned` is the bare stream on uvloop, with gRPC's quicker way of waiting for sockets.
+`own` is a bare stream on the driver's own transport: a driver without any cost would reach this rate.
 `power` is the driver with network.durability = "power": every event is synced before its answer leaves. Its state lies
 in /var/tmp, because /tmp may be in memory, where a sync costs nothing; a line says what one sync takes.
 
@@ -29,7 +29,7 @@ import numpy as np
 import uvloop
 
 from colonnade.drivers.processes.certificates import Identity, throw_away
-from colonnade.drivers.processes.dial import Dialler, open_channel
+from colonnade.drivers.processes.dial import Dialler
 from colonnade.drivers.processes.limits import Limits
 from colonnade.drivers.processes.logs import Log
 from colonnade.drivers.processes.node import Node
@@ -41,6 +41,8 @@ from colonnade.protocol.messages import Array, Message
 PAYLOAD = np.arange(8192, dtype=np.float32)  # 32 KB
 LIMITS = Limits()
 SYNCS = 200
+# gRPC's older way of waiting for sockets wakes one thread less per message. It reads this at its first import.
+TUNED = "-event_engine_client,-event_engine_listener"
 ON_DISK = "/var/tmp" if Path("/var/tmp").is_dir() else None
 
 
@@ -116,7 +118,7 @@ async def driver_party(folder, name, address, seconds, limits=LIMITS):
 
 
 async def bare_server(folder):
-    import grpc  # noqa: PLC0415 - after the driver, which sets an option of it
+    import grpc  # noqa: PLC0415 - see `TUNED`
 
     async def echo(_requests, context):
         while (data := await context.read()) is not grpc.aio.EOF:
@@ -137,15 +139,57 @@ async def bare_server(folder):
 
 
 async def bare_party(folder, name, address, seconds):
+    import grpc  # noqa: PLC0415 - see `TUNED`
+
     count = 0
 
     async def play():
         nonlocal count
         data = PAYLOAD.tobytes()
-        async with open_channel(identity(folder, name), address, LIMITS) as channel:
+        own = identity(folder, name)
+        credentials = grpc.ssl_channel_credentials(own.authority, own.key, own.certificate)
+        options = [("grpc.ssl_target_name_override", "server"), ("grpc.use_local_subchannel_pool", 1)]
+        async with grpc.aio.secure_channel(address, credentials, options) as channel:
             call = channel.stream_stream("/bare/Echo")()
             while True:
                 await call.write(data)
+                await call.read()
+                count += 1
+
+    task = asyncio.ensure_future(play())
+    await measure(lambda: count, seconds)
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+
+
+async def own_server(folder):
+    from colonnade.drivers.processes.transport.listener import Listener  # noqa: PLC0415 - `--against` may lack it
+
+    async def echo(call):
+        listener.member_calls(call)
+        call.widen()
+        while (data := await call.read()) is not None:
+            await call.send(bytes(data))
+
+    listener = Listener(identity(folder, "server"), {b"/bare/Echo": echo}, LIMITS, 100, 2**20, print)
+    print(f"127.0.0.1:{await listener.start('127.0.0.1', 0)}", flush=True)
+    await asyncio.to_thread(sys.stdin.read)
+    print(0.0, flush=True)
+    await listener.stop(0)
+
+
+async def own_party(folder, name, address, seconds):
+    from colonnade.drivers.processes.pin import pinned_connection  # noqa: PLC0415 - `--against` may lack it
+
+    count = 0
+
+    async def play():
+        nonlocal count
+        data = PAYLOAD.tobytes()
+        async with await pinned_connection(identity(folder, name), address, (), 2**20) as connection:
+            call = connection.call("/bare/Echo")
+            while True:
+                await call.send(data)
                 await call.read()
                 count += 1
 
@@ -173,7 +217,7 @@ def race(kind, parties, seconds, certificates, checkout=None):
         for path in certificates.iterdir():
             (folder / path.name).symlink_to(path)
         command = [sys.executable, __file__, "--folder", str(folder), "--seconds", str(seconds)]
-        settings = os.environ | ({"GRPC_EXPERIMENTS": ""} if kind == "bare" else {})  # gRPC with its defaults
+        settings = os.environ | ({"GRPC_EXPERIMENTS": TUNED} if kind == "tuned" else {})
         if checkout is not None:
             settings |= {"PYTHONPATH": os.pathsep.join([str(checkout / "src"), os.environ.get("PYTHONPATH", "")])}
         server = subprocess.Popen(
@@ -238,6 +282,10 @@ def main():
             return asyncio.run(bare_server(options.folder))
         case "tuned-server":
             return uvloop.run(bare_server(options.folder))
+        case "own-server":
+            return uvloop.run(own_server(options.folder))
+        case "own-party":
+            return uvloop.run(own_party(options.folder, options.name, options.address, options.seconds))
         case "driver-party":
             return uvloop.run(driver_party(options.folder, options.name, options.address, options.seconds))
         case "bare-party":
@@ -249,17 +297,17 @@ def main():
         certificates = Path(scratch) / "certificates"
         throw_away([f"party-{i}" for i in range(16)], certificates)
         for parties in map(int, options.parties.split(",")):
-            rates = {"bare": [], "tuned": [], "driver": [], "power": []}
+            rates = {"bare": [], "tuned": [], "own": [], "driver": [], "power": []}
             before = []
             for _ in range(options.rounds):
                 for kind, found in rates.items():
                     found.append(race(kind, parties, options.seconds, certificates))
                 if options.against is not None:
                     before.append(race("driver", parties, options.seconds, certificates, options.against))
-            bare, tuned, driver, power = (statistics.median(rate for rate, _ in found) for found in rates.values())
+            bare, tuned, own, driver, power = (statistics.median(rate for rate, _ in found) for found in rates.values())
             print(
                 f"{parties} parties: driver {driver:.0f}/s; bare {bare:.0f}/s, ratio {driver / bare:.2f}; "
-                f"tuned {tuned:.0f}/s, ratio {driver / tuned:.2f}; "
+                f"tuned {tuned:.0f}/s, ratio {driver / tuned:.2f}; own {own:.0f}/s, ratio {driver / own:.2f}; "
                 f"durability power {power:.0f}/s, ratio to process {power / driver:.2f}",
                 flush=True,
             )

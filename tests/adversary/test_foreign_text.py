@@ -40,7 +40,7 @@ from colonnade.deployment.server_training import training_server
 from colonnade.deployment.up import prepare_up
 from colonnade.drivers.processes import service, wire
 from colonnade.drivers.processes.certificates import Identity, throw_away
-from colonnade.drivers.processes.dial import ask_status, open_channel
+from colonnade.drivers.processes.dial import ask_status
 from colonnade.drivers.processes.limits import Limits
 from colonnade.drivers.processes.logs import Log
 from colonnade.drivers.processes.service import JOIN, SERVICE, Refused
@@ -51,6 +51,8 @@ from colonnade.protocol.errors import CodecError, RemoteProtocolError, TrainingD
 from colonnade.protocol.foreign import LONGEST, harmless, text_fields
 from colonnade.protocol.messages import Array, EvaluationReply, EvaluationRequest, Message, Payload
 from colonnade.report import page
+
+from ..grpc_client import open_channel
 
 FORGED = "12:00:00 info    server: ended status=finished"  # a log line that no role wrote
 HOSTILE = f"\x1b]0;owned\x07 \x9b2J \u202egnp.exe\u2066 \r\n{FORGED}\u2028 \x7f"

@@ -18,7 +18,6 @@ from colonnade.algorithms.alignment.messages import BeginAlignment, Declare, Don
 from colonnade.config.schema import to_dict
 from colonnade.deployment.alignment import aligning_party
 from colonnade.drivers.processes.certificates import throw_away
-from colonnade.drivers.processes.dial import open_channel
 from colonnade.drivers.processes.limits import Limits
 from colonnade.drivers.processes.logs import Log
 from colonnade.drivers.processes.node import Node
@@ -30,6 +29,7 @@ from colonnade.protocol.messages import Message
 
 from ..drivers.processes.conftest import until
 from ..drivers.processes.test_alignment_network import COUNTS, PARTIES, Organisations
+from ..grpc_client import open_channel
 from ..starting import PATIENCE_S, Command, Commands
 
 EARLIER = b"the order of an earlier alignment"

@@ -29,13 +29,14 @@ from colonnade.deployment.party_training import PartyTraining, training_party
 from colonnade.deployment.up import prepare_up
 from colonnade.drivers.processes import certificates
 from colonnade.drivers.processes.certificates import Identity
-from colonnade.drivers.processes.dial import ask_status, open_channel
+from colonnade.drivers.processes.dial import ask_status
 from colonnade.drivers.processes.limits import Limits
 from colonnade.drivers.processes.logs import Log
 from colonnade.drivers.processes.service import JOIN, SERVICE, STATUS
 from colonnade.drivers.processes.wire import Kind, Position, control, open_envelope
 from colonnade.protocol.errors import ConfigError
 
+from ..grpc_client import open_channel
 from ..starting import Popen
 
 T = TypeVar("T")

@@ -19,12 +19,14 @@ from colonnade.deployment.party_training import training_party
 from colonnade.deployment.server_training import training_server
 from colonnade.drivers.chained_file import generations, read_lines, verify
 from colonnade.drivers.health_file import newest_health
-from colonnade.drivers.processes import dial, grpc_health, spans
+from colonnade.drivers.processes import grpc_health, spans
 from colonnade.drivers.processes.certificates import Identity, throw_away
 from colonnade.drivers.processes.limits import Limits
 from colonnade.drivers.processes.logs import Log
 from colonnade.drivers.processes.metrics import METRICS
 from colonnade.protocol.errors import ConfigError
+
+from ..grpc_client import open_channel
 
 NAMES = ("bank", "shop")
 PATIENCE_S = 60.0
@@ -111,7 +113,7 @@ class Federation:
     def channel(self, name):
         keys = self.certificates
         identity = Identity.load(keys / f"{name}.pem", keys / f"{name}.key", keys / "ca.pem")
-        return dial.open_channel(identity, self.address, Limits())
+        return open_channel(identity, self.address, Limits())
 
 
 @pytest.fixture(scope="module")

@@ -72,7 +72,6 @@ def _align_one(
     from colonnade.cli.align_bars import Bars
     from colonnade.deployment.alignment import aligning_host
     from colonnade.deployment.process import leave_if_stopped, run_process
-    from colonnade.drivers.processes.tls_log import tls_refusals_to
     from colonnade.results.places import align_folder
 
     def folder(name: str) -> Path:
@@ -81,8 +80,7 @@ def _align_one(
     checked = checked_config(config, settings)
     with Bars(shown=not log_json) as bars:  # first: from here on the log is written above the bars
         process = aligning_host(checked, party, folder, log)
-        with tls_refusals_to(process.log, process.node.refused):
-            end = run_process(bars.watch(process), parent)
+        end = run_process(bars.watch(process), parent)
     leave_if_stopped(process.node)
     status, note = (end["status"], end["note"]) if isinstance(end, dict) else (end.status, end.note)
     if isinstance(end, dict) and status == "finished" and not log_json:

@@ -58,25 +58,21 @@ def join(
     from colonnade.deployment.party_host import PartyHost
     from colonnade.deployment.party_training import PartyTraining
     from colonnade.deployment.process import leave_if_stopped, run_process
-    from colonnade.drivers.processes.tls_log import tls_refusals_to
     from colonnade.results.places import own_folder
 
     log = log_of(party, log_json, log_level, log_file, log_mb, log_keep)
     checked = trusted_config(config, with_dropped(settings, drop_columns), trust)
     side = _side(checked, party, out or own_folder(config, party), log, continues)
     if predict:
-        with tls_refusals_to(log):
-            return _answer(side, parent)
+        return _answer(side, parent)
     process = PartyHost(PartyTraining(side))
-    with tls_refusals_to(log):
-        end = run_process(process.run(), parent)
+    end = run_process(process.run(), parent)
     leave_if_stopped(process.node)
     say_note(end.note)
     if end.status not in ("finished", "stopped"):
         raise typer.Exit(1)
     if end.status == "finished" and side.config.predict.stay and not process.node.stopped:
-        with tls_refusals_to(log):
-            _answer(side, parent)
+        _answer(side, parent)
 
 
 def _side(config: "Config", name: str, out: Path, log: "Log", continues: Path | None) -> "PartySide":

@@ -58,7 +58,6 @@ def serve(
     from colonnade.deployment.process import leave_if_stopped, run_process
     from colonnade.deployment.server_host import ServerHost
     from colonnade.deployment.server_training import ServerTraining
-    from colonnade.drivers.processes.tls_log import tls_refusals_to
     from colonnade.results.places import own_folder
 
     log = log_of("server", log_json, log_level, log_file, log_mb, log_keep)
@@ -69,8 +68,7 @@ def serve(
     if predict:
         return _answer(side, parent)
     process = ServerHost(ServerTraining(side))
-    with tls_refusals_to(log, process.node.refused):
-        summary = run_process(process.run(), parent)
+    summary = run_process(process.run(), parent)
     if not log_json and summary["status"] != "stopped":
         print_summary(summary, console)
     else:
@@ -94,10 +92,8 @@ def _side(config: "Config", out: Path, log: "Log", continues: Path | None) -> "S
 def _answer(side: "ServerSide", parent: int | None) -> None:
     """Answer predictions until the process is stopped."""
     from colonnade.deployment.process import leave_if_stopped, run_process
-    from colonnade.drivers.processes.tls_log import tls_refusals_to
     from colonnade.predict.processes import predicting_server
 
     answering = predicting_server(side)
-    with tls_refusals_to(side.log, answering.node.refused):
-        run_process(answering.run(), parent)
+    run_process(answering.run(), parent)
     leave_if_stopped(answering.node)

@@ -27,7 +27,6 @@ from colonnade.deployment.server_training import ServerTraining
 from colonnade.deployment.up import FederationUp
 from colonnade.drivers.files import CUT_OFF_S, lock_file
 from colonnade.drivers.processes.logs import Log
-from colonnade.drivers.processes.tls_log import tls_refusals_to
 from colonnade.drivers.ray.nodes import free, in_words, refuse_lacking, refuse_unshared
 from colonnade.protocol.errors import CheckpointError, ColonnadeError, ConfigError
 
@@ -95,11 +94,10 @@ class RoleActor:
 
     async def _run(self) -> str:
         try:
-            with tls_refusals_to(self._log):
-                self._process = await asyncio.to_thread(self._make)  # `here` can answer meanwhile
-                if self._stopped:
-                    self._process.node.stop()
-                ended: Any = await self._process.run()
+            self._process = await asyncio.to_thread(self._make)  # `here` can answer meanwhile
+            if self._stopped:
+                self._process.node.stop()
+            ended: Any = await self._process.run()
         except Exception as error:
             self._log.error("failed", cause=_words(error))
             raise

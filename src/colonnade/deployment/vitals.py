@@ -11,7 +11,7 @@ from colonnade import __version__
 from colonnade.deployment.own_side import OwnSide
 from colonnade.drivers.health_file import HEALTH_FILE, REFRESH_S, write_health
 from colonnade.drivers.processes.audit import AUDIT_FILE, AuditLog
-from colonnade.drivers.processes.connections import descriptors_left
+from colonnade.drivers.processes.descriptors import descriptors_left
 from colonnade.drivers.processes.metrics import serve_metrics
 from colonnade.drivers.processes.node import Node
 from colonnade.drivers.processes.process_numbers import process_numbers

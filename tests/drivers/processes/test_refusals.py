@@ -7,7 +7,6 @@ import asyncio
 import contextlib
 import io
 import json
-import logging
 import os
 import shutil
 import signal
@@ -32,10 +31,9 @@ from colonnade.deployment.party_training import PartyTraining, training_party
 from colonnade.deployment.up import FederationUp, prepare_up
 from colonnade.drivers.processes import certificates, service
 from colonnade.drivers.processes.certificates import Identity
-from colonnade.drivers.processes.dial import ask_status, open_channel
+from colonnade.drivers.processes.dial import ask_status
 from colonnade.drivers.processes.limits import Limits
 from colonnade.drivers.processes.logs import Log, Once
-from colonnade.drivers.processes.tls_log import _without_cut_calls, tls_refusals_to
 from colonnade.drivers.processes.wire import (
     PROTOCOL,
     Hello,
@@ -48,6 +46,7 @@ from colonnade.drivers.processes.wire import (
 )
 from colonnade.protocol.errors import ColonnadeError, RemoteProtocolError
 
+from ...grpc_client import open_channel
 from ...starting import Popen, run, starter
 
 TRIES = 5
@@ -455,20 +454,6 @@ def test_refusals_are_answered_ever_more_slowly(monkeypatch: pytest.MonkeyPatch)
     assert len(desk._refusals) <= service.MAX_GUESTS + 1
 
 
-def test_what_grpc_says_is_logged_once_and_without_a_traceback(capfd: pytest.CaptureFixture[str]) -> None:
-    log = Log("server", as_json=True)
-    with tls_refusals_to(log):
-        for _ in range(3):
-            try:
-                raise RuntimeError("a call was cut")
-            except RuntimeError:
-                logging.getLogger("grpc._cython.cygrpc").exception("raised in core by servicer method")
-    lines = [json.loads(line) for line in capfd.readouterr().err.splitlines()]
-    assert [(line["event"], line["cause"]) for line in lines] == [
-        ("network trouble", "raised in core by servicer method: RuntimeError")
-    ]
-
-
 def test_a_complaint_is_written_once_and_new_ones_do_not_fill_the_log(monkeypatch: pytest.MonkeyPatch) -> None:
     clock, lines = [1000.0], []
     monkeypatch.setattr(time, "monotonic", lambda: clock[0])
@@ -489,16 +474,3 @@ def test_a_complaint_is_written_once_and_new_ones_do_not_fill_the_log(monkeypatc
     clock[0] += 61.0
     once.warning("refused", peer="mallory", cause="again")
     assert lines[-1][1]["cause"] == "again"
-
-
-def test_a_cut_call_of_grpcs_own_is_no_page_of_traceback() -> None:
-    cut = [
-        "Traceback (most recent call last):\n",
-        '  File "src/python/grpcio/grpc/_cython/_cygrpc/aio/server.pyx.pxi", line 812, in grpc._cython.cygrpc.x\n',
-        "asyncio.exceptions.CancelledError\n",
-    ]
-    ours = [cut[0], '  File "colonnade/drivers/node.py", line 1, in y\n', "    code\n", cut[2]]
-    other = [*cut[:2], "ValueError: another\n"]
-    assert list(_without_cut_calls(["before\n", *cut, "after\n"])) == ["before\n", "after\n"]
-    for said in (ours, other, cut[:2]):
-        assert list(_without_cut_calls(said)) == said

@@ -17,9 +17,9 @@ import colonnade
 from colonnade.drivers.processes import dial, peer, service, wire
 from colonnade.drivers.processes.certificates import Identity, read_members, throw_away
 from colonnade.drivers.processes.conversation import NEVER_MET
-from colonnade.drivers.processes.dial import Dialler, ask_status, open_channel
+from colonnade.drivers.processes.dial import Dialler, ask_status
 from colonnade.drivers.processes.limits import Limits
-from colonnade.drivers.processes.pin import CLOSED, NOBODY, cause_in_words, pinned_certificate
+from colonnade.drivers.processes.pin import CLOSED, NOBODY, cause_in_words, pinned_connection
 from colonnade.drivers.processes.service import Service
 from colonnade.drivers.processes.wire import (
     OLDEST_OFFER,
@@ -41,6 +41,8 @@ from colonnade.drivers.processes.wire import (
 from colonnade.protocol.errors import RemoteProtocolError
 from colonnade.protocol.events import PeerJoined, PeerLost, Received, Resumed, Send, SetTimer, Started, TimerFired
 from colonnade.protocol.messages import Message
+
+from ...grpc_client import open_channel
 
 PARTIES = ("bank", "clinic")
 TICK = 500_000  # nanoseconds
@@ -321,30 +323,13 @@ def test_only_the_pinned_server_is_talked_to(certificates, tmp_path, tools):
     asyncio.run(asyncio.wait_for(run(), 60))
 
 
-def test_a_channel_takes_no_other_certificate_of_the_same_authority(certificates, tmp_path, tools):
-    own = identity(certificates, "bank")
-
-    async def answer(channel):
-        async with channel:
-            return await channel.unary_unary(f"/{service.SERVICE}/{service.STATUS}")(b"", timeout=20)
-
-    async def run():
-        async with town(tools, certificates, tmp_path, lambda name, peers: Talker(name, peers, 1)) as made:
-            server = identity(certificates, "server").certificate
-            assert await answer(open_channel(own, made.address, tools.CALM, server)) == b'{"state":"fine"}'
-            with pytest.raises(grpc.aio.AioRpcError, match="CERTIFICATE_VERIFY_FAILED"):
-                await answer(open_channel(own, made.address, tools.CALM, own.certificate))
-
-    asyncio.run(asyncio.wait_for(run(), 60))
-
-
-def test_why_the_certificate_could_not_be_fetched(certificates, tmp_path):
+def test_why_there_is_no_connection(certificates, tmp_path):
     async def cause(serve):
         server = await asyncio.start_server(serve, "127.0.0.1", 0)
         address = f"127.0.0.1:{server.sockets[0].getsockname()[1]}"
         async with server:
             with pytest.raises(OSError) as raised:
-                await pinned_certificate(identity(certificates, "bank"), address, "")
+                await pinned_connection(identity(certificates, "bank"), address, (), 2**20)
         return cause_in_words(raised.value), address
 
     async def hang_up(reader, writer):
@@ -354,7 +339,7 @@ def test_why_the_certificate_could_not_be_fetched(certificates, tmp_path):
         words, address = await cause(hang_up)
         assert words == CLOSED
         with pytest.raises(OSError) as raised:
-            await pinned_certificate(identity(certificates, "bank"), address, "")
+            await pinned_connection(identity(certificates, "bank"), address, (), 2**20)
         assert cause_in_words(raised.value) == NOBODY
 
     asyncio.run(asyncio.wait_for(run(), 60))

@@ -1,4 +1,4 @@
-"""How a stream writes: without a task, one frame at a time, and what happens if a write fails or is abandoned."""
+"""How a stream writes: in the call that makes a frame, as long as the writer is ready."""
 
 import asyncio
 from types import SimpleNamespace
@@ -12,20 +12,19 @@ from colonnade.drivers.processes.wire import ENVELOPE_BYTES, Kind, open_envelope
 
 
 class Pipe:
-    """A write that ends when the test says so."""
+    """A writer that is ready when the test says so, and takes one frame each time."""
 
     def __init__(self):
-        self.begun, self.ends, self.cancelled = [], [], 0
+        self.begun, self.ready, self.on_ready = [], True, lambda: None
 
-    async def write(self, frame):
+    def write(self, frame):
+        assert self.ready, "not asked"
         self.begun.append(frame)
-        end = asyncio.get_running_loop().create_future()
-        self.ends.append(end)
-        try:
-            await end
-        except asyncio.CancelledError:
-            self.cancelled += 1
-            raise
+        self.ready = False
+
+    def take(self):
+        self.ready = True
+        self.on_ready()
 
     def numbers(self):
         return [open_envelope(frame, "bank").sequence for frame in self.begun]
@@ -33,14 +32,14 @@ class Pipe:
 
 def stream_to(pipe, aside=None):
     peer = Peer("bank", Conversation("bank", 100))
-    return peer.conversation, Stream(SimpleNamespace(limits=Limits()), peer, pipe.write, 0, aside)
+    return peer.conversation, Stream(SimpleNamespace(limits=Limits()), peer, pipe, 0, aside)
 
 
 def put(conversation):
     conversation.put(seal_envelope(Kind.MESSAGE, conversation.sent + 1, 0, b"body"))
 
 
-def test_a_write_begins_in_the_call_and_its_end_begins_the_next_one():
+def test_a_frame_is_written_in_the_call_and_the_next_one_when_the_writer_is_ready():
     async def run():
         pipe = Pipe()
         conversation, stream = stream_to(pipe)
@@ -52,84 +51,32 @@ def test_a_write_begins_in_the_call_and_its_end_begins_the_next_one():
         put(conversation)
         put(conversation)
         stream.wake()
-        assert pipe.numbers() == [1]  # one at a time
-        for _ in range(2):
-            pipe.ends[-1].set_result(None)
-            await asyncio.sleep(0)
+        assert pipe.numbers() == [1]  # the writer is not ready
+        pipe.take()
+        assert pipe.numbers() == [1, 2]
+        pipe.take()
         assert pipe.numbers() == [1, 2, 3]
-        stream.close()
-
-    asyncio.run(run())
-
-
-@pytest.mark.parametrize("error", [RuntimeError("broken"), asyncio.CancelledError()])
-def test_a_write_that_fails_ends_the_stream(error):
-    async def run():
-        pipe = Pipe()
-        conversation, stream = stream_to(pipe)
-        put(conversation)
-        stream.open()
-        put(conversation)
-        pipe.ends[0].set_exception(error) if isinstance(error, Exception) else pipe.ends[0].cancel()
-        await asyncio.sleep(0)
-        assert stream.dropped.done()
-        if isinstance(error, Exception):
-            assert stream.dropped.exception() is error
-        else:
-            assert stream.dropped.result() == "connection lost"
-        stream.wake()
-        assert pipe.numbers() == [1]  # nothing more is written
-        stream.close()
-
-    asyncio.run(run())
-
-
-def test_closing_abandons_the_write_under_way():
-    async def run():
-        pipe = Pipe()
-        conversation, stream = stream_to(pipe)
-        put(conversation)
-        stream.open()
-        stream.close()
-        assert pipe.cancelled == 1
-        pipe.ends[0].cancel()
+        pipe.take()
         put(conversation)
         stream.wake()
-        await asyncio.sleep(0)
-        assert pipe.numbers() == [1]
-        assert not stream.dropped.done()
+        assert pipe.numbers() == [1, 2, 3, 4]
 
     asyncio.run(run())
 
 
-def test_before_a_refusal_the_write_under_way_ends():
+@pytest.mark.parametrize("end", ["close", "drop"])
+def test_nothing_is_written_after_the_end(end):
     async def run():
         pipe = Pipe()
         conversation, stream = stream_to(pipe)
         put(conversation)
         stream.open()
         put(conversation)
-        waiting = asyncio.ensure_future(stream.last_write(60))
-        await asyncio.sleep(0)
-        assert not waiting.done()
-        pipe.ends[0].set_result(None)
-        await waiting
+        stream.close() if end == "close" else stream.drop("for a reason")
+        pipe.take()
+        stream.wake()
         assert pipe.numbers() == [1]
-        assert pipe.cancelled == 0
-        stream.close()
-
-    asyncio.run(run())
-
-
-def test_a_write_that_never_ends_is_waited_for_in_vain():
-    async def run():
-        pipe = Pipe()
-        conversation, stream = stream_to(pipe)
-        put(conversation)
-        stream.open()
-        await stream.last_write(0.01)
-        stream.close()
-        assert pipe.cancelled == 1
+        assert stream.dropped.done() == (end == "drop")
 
     asyncio.run(run())
 
@@ -148,9 +95,8 @@ def test_frames_aside_take_turns_with_messages():
         put(conversation)
         put(conversation)
         stream.open()
-        while pipe.ends and not pipe.ends[-1].done():
-            pipe.ends[-1].set_result(None)
-            await asyncio.sleep(0)
+        for _ in range(5):
+            pipe.take()
         kinds = [open_envelope(frame, "bank").kind for frame in pipe.begun]
         assert kinds == [Kind.MESSAGE, Kind.RELAY, Kind.MESSAGE, Kind.RELAY, Kind.RELAY]
         stream.close()

@@ -6,29 +6,21 @@ import random
 import secrets
 import time
 from collections.abc import Callable, Sequence
-from typing import Any
 
-import grpc
 import msgspec
 
-from colonnade.drivers.processes.certificates import Identity, fingerprint
+from colonnade.drivers.processes.certificates import Identity
 from colonnade.drivers.processes.conversation import NEVER_MET
-from colonnade.drivers.processes.identity import date_in_words, whole_seconds
+from colonnade.drivers.processes.limits import Limits
 from colonnade.drivers.processes.logs import Once
 from colonnade.drivers.processes.node import Node
 from colonnade.drivers.processes.peer import Stream
-from colonnade.drivers.processes.pin import CLOSED, NOBODY, NOT_OURS, NotPinned, cause_in_words, pinned_certificate
-from colonnade.drivers.processes.service import (
-    BROKEN,
-    FAREWELL_S,
-    JOIN,
-    SERVICE,
-    STATUS,
-    channel_options,
-    until_it_ends,
-)
+from colonnade.drivers.processes.pin import NotPinned, cause_in_words, pinned_connection, why_lost
+from colonnade.drivers.processes.service import FAREWELL_S, JOIN, SERVICE, STATUS, most_bytes, until_it_ends
 from colonnade.drivers.processes.spans import span
 from colonnade.drivers.processes.switchboard import Switchboard
+from colonnade.drivers.processes.transport.calls import Call, CallFailed, CallLost
+from colonnade.drivers.processes.transport.connection import Connection
 from colonnade.drivers.processes.wire import (
     PROTOCOL,
     Bye,
@@ -88,19 +80,18 @@ class Dialler:
         self._node, self._identity, self._where = node, identity, address
         self._address = ""
         self._hello, self._farewell, self._meet, self._switchboard = hello, farewell, meet, switchboard
-        self._pinned, self._certificate = tuple(pinned), b""  # the server's certificate, once compared with the pin
+        self._pinned, self._shown = tuple(pinned), ""  # the fingerprint of the certificate that the server showed last
         self._server = node.peers[SERVER_NAME]
         self._instance = secrets.randbelow(2**62)
         self._complaints = Once(node.log)
+        self._parting: asyncio.Task[None] | None = None  # says goodbye
         self.end: End | None = None
 
     def changed(self, identity: Identity, pinned: Sequence[str]) -> None:
         """Dial with this certificate from now on, and hang up if the server's is no longer one of the pinned ones."""
         self._identity, self._pinned = identity, tuple(pinned)
-        if self._certificate and fingerprint(self._certificate) not in self._pinned:
-            self._certificate = b""
-            if self._server.stream is not None:
-                self._server.stream.drop("the list of members no longer has the server's certificate")
+        if self._pinned and self._shown not in self._pinned and self._server.stream is not None:
+            self._server.stream.drop("the list of members no longer has the server's certificate")
 
     async def run(self) -> End:
         """Stay connected until the server sends END; raises ServerGone or RemoteProtocolError."""
@@ -124,49 +115,52 @@ class Dialler:
     async def _connect(self) -> str:
         """One connection from HELLO to its end; returns why it ended."""
         self._address = self._where if isinstance(self._where, str) else self._where()
-        if self._pinned and not self._certificate:
-            try:
-                within_s = self._node.limits.handshake_s
-                self._certificate = await pinned_certificate(self._identity, self._address, self._pinned, within_s)
-            except NotPinned as error:
-                if self._server.conversation.number == NEVER_MET:
-                    raise
-                return f"{error.cause}; if it was renewed, this party needs the new members.toml"
-            except OSError as error:
-                return cause_in_words(error)
-        async with open_channel(self._identity, self._address, self._node.limits, self._certificate) as channel:
-            call = channel.stream_stream(f"/{SERVICE}/{JOIN}")()
-            try:
-                with span("connect"):
-                    position = self._server.conversation.position()
-                    await call.write(control(Kind.HELLO, self._hello(self._instance, position), PROTOCOL))
-                    welcome = await self._welcome(call)
-                return await self._converse(call, welcome)
-            except TimeoutError:
-                return "no answer to the hello"
-            except NotYet as refusal:
-                self._server.last_heard = time.monotonic()
-                return str(refusal)
-            except grpc.aio.AioRpcError as error:
-                cause = explain(error)
-                self._certificate = b""  # the server may have a new one, or refuse ours: ask at the next try
-                return cause
-            except FinalRefusal:
+        limits = self._node.limits
+        try:
+            connection = await pinned_connection(
+                self._identity, self._address, self._pinned, most_bytes(limits.max_message_bytes), limits.handshake_s
+            )
+        except NotPinned as error:
+            if self._server.conversation.number == NEVER_MET:
                 raise
-            except RemoteProtocolError as error:
-                if not self._node.forgiving:
-                    raise
-                return str(error)
-            except (grpc.aio.UsageError, grpc.aio.InternalError, asyncio.InvalidStateError):
-                return "connection lost"
-            finally:
-                call.cancel()
+            return f"{error.cause}; if it was renewed, this party needs the new members.toml"
+        except OSError as error:
+            return cause_in_words(error)
+        self._shown = connection.fingerprint
+        async with connection:
+            return await self._call(connection)
 
-    async def _welcome(self, call: Any) -> Welcome:
+    async def _call(self, connection: Connection) -> str:
+        call = connection.call(f"/{SERVICE}/{JOIN}")
+        try:
+            with span("connect"):
+                position = self._server.conversation.position()
+                call.write(control(Kind.HELLO, self._hello(self._instance, position), PROTOCOL))
+                welcome = await self._welcome(call)
+            return await self._converse(call, welcome)
+        except TimeoutError:
+            return "no answer to the hello"
+        except NotYet as refusal:
+            self._server.last_heard = time.monotonic()
+            return str(refusal)
+        except CallLost as error:
+            return why_lost(error, connection, self._identity)
+        except CallFailed as error:
+            return harmless(str(error), 200)
+        except FinalRefusal:
+            raise
+        except RemoteProtocolError as error:
+            if not self._node.forgiving:
+                raise
+            return str(error)
+        finally:
+            call.cancel()
+
+    async def _welcome(self, call: Call) -> Welcome:
         limits = self._node.limits
         async with asyncio.timeout(limits.handshake_s + 2 * limits.lost_after_s):  # 3.11's wait_for loses a cancel
             data = await call.read()
-        if data is grpc.aio.EOF:
+        if data is None:
             raise TimeoutError
         envelope = open_envelope(data, SERVER_NAME)
         if envelope.kind == Kind.REFUSAL:
@@ -176,7 +170,7 @@ class Dialler:
         self._server.protocol = protocol_of_welcome(envelope, SERVER_NAME)
         return read_control(envelope, Kind.WELCOME, Welcome, SERVER_NAME)
 
-    async def _converse(self, call: Any, welcome: Welcome) -> str:
+    async def _converse(self, call: Call, welcome: Welcome) -> str:
         node, server = self._node, self._server
         self._meet(welcome.run)
         server.last_heard, server.met = time.monotonic(), True
@@ -186,18 +180,20 @@ class Dialler:
         node.joined(server, welcome.position.number, welcome.reset, heard)
         node.jobs.lane.know_clock(welcome.clock)
         switchboard = self._switchboard
-        stream = server.stream = Stream(node, server, call.write, heard, switchboard)
+        stream = server.stream = Stream(node, server, call, heard, switchboard)
         if switchboard is not None:
             switchboard.connected(stream, welcome.run)
         telling = asyncio.ensure_future(self._tell_news(stream))
         try:
-            return await until_it_ends(stream, self._read(call, stream))
+            return await until_it_ends(stream, call, lambda data: self._take(stream, data), "the server")
         except FinalRefusal:
             raise
         except RemoteProtocolError as error:
             return await self._refuse(call, error)
         finally:
             telling.cancel()
+            if self._parting is not None:
+                self._parting.cancel()
             server.stream = None
             node.jobs.lane.lose_clock()
             if switchboard is not None:
@@ -209,48 +205,49 @@ class Dialler:
             await asyncio.sleep(NEWS_S)
             stream.tell(news_body(self._node.news()))
 
-    async def _refuse(self, call: Any, error: RemoteProtocolError) -> str:
+    async def _refuse(self, call: Call, error: RemoteProtocolError) -> str:
         """Tell the server why its message was not taken; raises if the server was refused too often."""
         given_up = self._node.refuse(self._server, error.cause)
         refusal = Refusal(error.cause, bool(given_up))
-        try:
+        with contextlib.suppress(TimeoutError, CallLost):
             async with asyncio.timeout(FAREWELL_S):
-                await call.write(control(Kind.REFUSAL, refusal))
-                while await call.read() is not grpc.aio.EOF:  # cancelling the call earlier would discard the refusal
-                    pass
-        except (TimeoutError, *BROKEN):
-            pass
-        except asyncio.CancelledError:
-            task = asyncio.current_task()
-            if task is not None and task.cancelling():
-                raise
-            # gRPC raises this, too, if the call ended while another frame was being written
+                await call.send(control(Kind.REFUSAL, refusal))
+                await call.hung_up()  # cutting the call off earlier would discard the refusal
         if given_up:
             raise RemoteProtocolError(SERVER_NAME, given_up)
         return f"refused a message: {error.cause}"
 
-    async def _read(self, call: Any, stream: Stream) -> str:
-        while True:
-            data = await call.read()
-            if data is grpc.aio.EOF:
-                return "the server closed the connection"
-            kind = stream.take(data)
-            if kind == Kind.MESSAGE:
-                continue
-            if kind in (Kind.RELAY, Kind.PRESENCE):
-                self._hear_of_others(data)
-            elif kind == Kind.REFUSAL:
-                refusal = read_control(open_envelope(data, SERVER_NAME), Kind.REFUSAL, Refusal, SERVER_NAME)
-                _raise_if_final(refusal)
-                return f"the server refused a message: {refusal.cause}"
-            elif kind == Kind.END:
-                self.end = read_control(open_envelope(data, SERVER_NAME), Kind.END, End, SERVER_NAME)
-                await self._node.settled()
-                stream.finish(control(Kind.BYE, self._farewell(self.end)))  # in its turn: never two writes at once
-                await _until_it_hangs_up(call)
-                return "training is over"
+    def _take(self, stream: Stream, data: bytes | memoryview) -> str | None:
+        """Take a frame; returns why the stream ends, if it does."""
+        if self.end is not None:
+            return None  # only the goodbye is left
+        kind = stream.take(data)
+        if kind == Kind.MESSAGE:
+            return None
+        if kind in (Kind.RELAY, Kind.PRESENCE):
+            self._hear_of_others(data)
+        elif kind == Kind.REFUSAL:
+            refusal = read_control(open_envelope(data, SERVER_NAME), Kind.REFUSAL, Refusal, SERVER_NAME)
+            _raise_if_final(refusal)
+            return f"the server refused a message: {refusal.cause}"
+        elif kind == Kind.END:
+            self.end = read_control(open_envelope(data, SERVER_NAME), Kind.END, End, SERVER_NAME)
+            self._parting = asyncio.ensure_future(self._part(stream, self.end))
+        return None
 
-    def _hear_of_others(self, data: bytes) -> None:
+    async def _part(self, stream: Stream, end: End) -> None:
+        """Say goodbye after everything that is queued. The server then hangs up: it has our BYE."""
+        try:
+            await self._node.settled()
+            stream.finish(control(Kind.BYE, self._farewell(end)))
+        except Exception as error:
+            if not stream.dropped.done():
+                stream.dropped.set_exception(error)
+            return
+        await asyncio.sleep(FAREWELL_S)
+        stream.drop("training is over")
+
+    def _hear_of_others(self, data: bytes | memoryview) -> None:
         envelope = open_envelope(data, SERVER_NAME)
         if self._switchboard is None:
             cause = f"frame of kind {Kind(envelope.kind).name}, but in this method parties do not talk to each other"
@@ -261,55 +258,41 @@ class Dialler:
             self._switchboard.presence(envelope)
 
 
-async def _until_it_hangs_up(call: Any) -> None:
-    """Wait until the server has our BYE and closes the call; cancelling the call earlier would discard the BYE."""
-    with contextlib.suppress(TimeoutError, *BROKEN):
-        async with asyncio.timeout(FAREWELL_S):
-            while await call.read() is not grpc.aio.EOF:
-                pass
-
-
 def _raise_if_final(refusal: Refusal) -> None:
     if refusal.final:
         raise FinalRefusal(SERVER_NAME, f"refused this party: {refusal.cause}")
 
 
-def open_channel(identity: Identity, address: str, limits: Any, pinned: bytes = b"") -> Any:
-    """A channel to this federation's server on any host; with `pinned`, only to the server with that certificate."""
-    credentials = grpc.ssl_channel_credentials(pinned or identity.authority, identity.key, identity.certificate)
-    options = channel_options(limits.max_message_bytes, limits.heartbeat_s, limits.lost_after_s)
-    return grpc.aio.secure_channel(address, credentials, [*options, ("grpc.ssl_target_name_override", SERVER_NAME)])
-
-
-def explain(error: grpc.aio.AioRpcError) -> str:
-    """The cause of a gRPC error in our words."""
-    details = error.details() or ""
-    if "Connection refused" in details:
-        return NOBODY
-    if "certificate has expired" in details or "certificate is not yet valid" in details:
-        clock = date_in_words(whole_seconds(None))
-        return f"the server's certificate has expired or is not valid yet; this machine's clock shows {clock}"
-    if "CERTIFICATE_VERIFY_FAILED" in details:
-        return NOT_OURS
-    if "Socket closed" in details or "Connection reset" in details:
-        return CLOSED
-    return harmless(details.rpartition("last error: ")[2], 200) or str(error.code())
-
-
 async def ask_status(
-    identity: Identity, address: str, limits: Any, timeout_s: float = 5.0, question: Question | None = None
+    identity: Identity, address: str, limits: Limits, timeout_s: float = 5.0, question: Question | None = None
 ) -> bytes:
     """A running server's status as JSON with harmless texts.
 
     Raises ConfigError if the server does not answer, and RemoteProtocolError if its answer is not JSON.
     """
     body = b"" if question is None else msgspec.msgpack.encode(question)
-    async with open_channel(identity, address, limits) as channel:
-        try:
-            answer: bytes = await channel.unary_unary(f"/{SERVICE}/{STATUS}")(body, timeout=timeout_s)
-        except grpc.aio.AioRpcError as error:
-            raise ConfigError("ADDRESS", address, explain(error)) from None
+    try:
+        async with asyncio.timeout(timeout_s):
+            answer = await _ask(identity, address, limits, body)
+    except TimeoutError:
+        raise ConfigError("ADDRESS", address, f"no answer within {timeout_s:g} s") from None
+    except (OSError, CallLost, CallFailed) as error:
+        cause = cause_in_words(error) if isinstance(error, OSError) else harmless(str(error), 200)
+        raise ConfigError("ADDRESS", address, cause) from None
     try:
         return msgspec.json.encode(clean_tree(msgspec.json.decode(answer)))
     except (msgspec.MsgspecError, RecursionError):
         raise RemoteProtocolError(SERVER_NAME, "its status is not JSON") from None
+
+
+async def _ask(identity: Identity, address: str, limits: Limits, body: bytes) -> bytes:
+    size = most_bytes(limits.max_message_bytes)
+    async with await pinned_connection(identity, address, (), size, limits.handshake_s) as connection:
+        call = connection.call(f"/{SERVICE}/{STATUS}")
+        call.write(body)
+        call.half_close()
+        try:
+            answer = await call.read()
+        except CallLost as error:
+            raise CallLost(why_lost(error, connection, identity)) from None
+        return b"" if answer is None else bytes(answer)

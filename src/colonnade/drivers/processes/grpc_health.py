@@ -7,10 +7,10 @@ These two messages are written and read here by hand, in Protocol Buffers' wire 
 grpcio-health-checking would bring protobuf, whose version other packages pin, for ten lines.
 """
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any
 
-import grpc
+from colonnade.drivers.processes.transport.calls import Call, CallFailed, Status
 
 __all__ = ["HEALTH", "HealthService", "read_request", "response"]
 
@@ -49,38 +49,33 @@ class HealthService:
     def __init__(
         self,
         services: tuple[str, ...],
-        admit: Callable[[Any], Awaitable[bytes]],
+        admit: Callable[[Call], Awaitable[bytes]],
         ready: Callable[[], bool],
         changed: Callable[[], Awaitable[object]],
     ) -> None:
         self._services, self._admit, self._ready, self._changed = ("", *services), admit, ready, changed
 
-    def handler(self) -> Any:
-        """Both methods, as streams: gRPC would wait for a single request without a limit, and without telling."""
-        methods = {
-            "Check": grpc.stream_stream_rpc_method_handler(self._check),
-            "Watch": grpc.stream_stream_rpc_method_handler(self._watch),
-        }
-        return grpc.method_handlers_generic_handler(HEALTH, methods)
+    def handlers(self) -> dict[bytes, Callable[[Call], Coroutine[Any, Any, None]]]:
+        """Both methods, by path."""
+        return {f"/{HEALTH}/Check".encode(): self._check, f"/{HEALTH}/Watch".encode(): self._watch}
 
-    async def _check(self, _requests: object, context: Any) -> None:
-        if await self._service(context) not in self._services:
-            await context.abort(grpc.StatusCode.NOT_FOUND, "there is no such service")
-        await context.write(response(SERVING if self._ready() else NOT_SERVING))
+    async def _check(self, call: Call) -> None:
+        if await self._service(call) not in self._services:
+            raise CallFailed(Status.NOT_FOUND, "there is no such service")
+        call.write(response(SERVING if self._ready() else NOT_SERVING))
 
-    async def _watch(self, _requests: object, context: Any) -> None:
+    async def _watch(self, call: Call) -> None:
         """Write the status now and whenever it changes, until the caller leaves."""
-        known, told = await self._service(context) in self._services, 0
+        known, told = await self._service(call) in self._services, 0
         while True:
             status = (SERVING if self._ready() else NOT_SERVING) if known else SERVICE_UNKNOWN
             if status != told:
-                await context.write(response(status))
+                await call.send(response(status))
                 told = status
             await self._changed()
 
-    async def _service(self, context: Any) -> str:
-        name = read_request(await self._admit(context))
+    async def _service(self, call: Call) -> str:
+        name = read_request(await self._admit(call))
         if name is None:
-            await context.abort(grpc.StatusCode.INVALID_ARGUMENT, "this is not a HealthCheckRequest")
-        assert name is not None
+            raise CallFailed(Status.INVALID_ARGUMENT, "this is not a HealthCheckRequest")
         return name

@@ -19,8 +19,8 @@ import msgspec
 from colonnade.drivers.checkpoints import Checkpoints
 from colonnade.drivers.files import DISK, Disk, lock_file
 from colonnade.drivers.processes.commits import Commits
-from colonnade.drivers.processes.connections import descriptors_left
 from colonnade.drivers.processes.conversation import NEVER_MET, Conversation
+from colonnade.drivers.processes.descriptors import descriptors_left
 from colonnade.drivers.processes.jobs import Jobs
 from colonnade.drivers.processes.journal import (
     CONTINUED,

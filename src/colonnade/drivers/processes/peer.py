@@ -1,10 +1,9 @@
 """What a node knows about one peer, and the stream that connects them."""
 
 import asyncio
-import contextlib
 import time
 from collections import deque
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 from colonnade.drivers.processes.conversation import Conversation
@@ -22,7 +21,7 @@ from colonnade.protocol.errors import RemoteProtocolError
 if TYPE_CHECKING:
     from colonnade.drivers.processes.node import Node
 
-__all__ = ["Aside", "Carrier", "FarPeer", "Peer", "Stream"]
+__all__ = ["Aside", "Carrier", "FarPeer", "Peer", "Stream", "Writer"]
 
 ACK_AFTER_S = 0.1  # an answer usually comes sooner and carries the acknowledgement
 RATE_WINDOW_S = 10.0
@@ -53,6 +52,19 @@ class Aside(Protocol):
 
     def next_frame(self) -> bytes | None:
         """The next frame to write; None if there is none."""
+
+
+class Writer(Protocol):
+    """Takes the frames of a stream: a call."""
+
+    on_ready: Callable[[], None]  # called when more may be written
+
+    @property
+    def ready(self) -> bool:
+        """Whether another frame may be written now."""
+
+    def write(self, message: bytes) -> None:
+        """Write a frame."""
 
 
 class Peer:
@@ -132,92 +144,41 @@ class FarPeer(Peer):
 class Stream:
     """Carries one conversation while the connection lasts.
 
-    A write begins in the call that makes something to write, and its end begins the next one. No task waits for either:
-    without a change of tasks there are about a seventh more round trips (docs/measurements.md).
+    A frame is written in the call that makes it, as long as the writer is ready. When the writer is ready again, it
+    calls `wake`. There is no task for writing.
     """
 
-    def __init__(
-        self,
-        node: "Node",
-        peer: Peer,
-        write: Callable[[bytes], Coroutine[Any, Any, object]],
-        heard: int,
-        aside: Aside | None = None,
-    ) -> None:
-        self._node, self._peer, self._write, self._aside = node, peer, write, aside
+    def __init__(self, node: "Node", peer: Peer, writer: Writer, heard: int, aside: Aside | None = None) -> None:
+        self._node, self._peer, self._writer, self._aside = node, peer, writer, aside
         self._next = heard + 1  # the next sequence to write, after those the peer has
         self._acknowledged = peer.conversation.may_acknowledge  # what the peer was told last
         self._ack_due = self._ack_planned = False
         self._open = False
-        self._writing: Coroutine[Any, Any, object] | None = None  # only one write at a time
-        self._awaited: asyncio.Future[Any]  # what the write waits for
-        self._ended: asyncio.Future[None] | None = None  # for `last_write`
         self._aside_next = False  # a frame aside comes next, if there is one
         self._woken = False  # `wake` is planned
         self._written_at = time.monotonic()
         self._last_word: bytes | None = None  # END or BYE, after all messages
         self._news = b""  # the body of the next ACK
         self._loop = asyncio.get_running_loop()
-        self.dropped: asyncio.Future[str] = self._loop.create_future()  # the cause, or the error of a write
+        self.dropped: asyncio.Future[str] = self._loop.create_future()  # the cause
 
     def open(self) -> None:
         """Begin to write: the handshake is over."""
         self._open = True
+        self._writer.on_ready = self.wake
         self.wake()
 
-    async def last_write(self, within_s: float) -> None:
-        """Write nothing more, and wait for the end of a write that is under way: abandoning it would end the call."""
-        self._open = False
-        if self._writing is not None:
-            self._ended = self._loop.create_future()
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(within_s):
-                    await self._ended
-
     def close(self) -> None:
-        """Write nothing more, and abandon a write that is under way."""
+        """Write nothing more."""
         self._open = False
-        writing, self._writing = self._writing, None
-        if writing is not None:
-            self._awaited.cancel()
-            with contextlib.suppress(Exception, asyncio.CancelledError):
-                writing.throw(asyncio.CancelledError())
-            writing.close()
-        if self.dropped.done():
-            self.dropped.exception()  # retrieved, even if the reader ended first
 
     def wake(self) -> None:
-        """Write what there is to write. If a write is under way, its end does this."""
-        while self._open and self._writing is None and not self.dropped.done():
+        """Write what there is to write, as long as the writer takes it."""
+        while self._open and self._writer.ready and not self.dropped.done():
             frame = self._next_frame()
             if frame is None:
                 return
-            self._writing = self._write(frame)
-            self._continue()
-
-    def _continue(self) -> None:
-        """Run the write until it waits or ends, as a task would."""
-        assert self._writing is not None
-        try:
-            self._awaited = self._writing.send(None)
-        except StopIteration:
-            self._writing = None
-        except asyncio.CancelledError:  # gRPC raises this if the call has ended
-            self._writing = None
-            self.drop("connection lost")
-        except Exception as error:
-            self._writing = None
-            if not self.dropped.done():
-                self.dropped.set_exception(error)
-        else:
-            self._awaited.add_done_callback(self._written)
-
-    def _written(self, _: object) -> None:
-        if self._writing is not None:
-            self._continue()
-            self.wake()
-            if self._writing is None and self._ended is not None and not self._ended.done():
-                self._ended.set_result(None)
+            self._writer.write(frame)
 
     def wake_aside(self) -> None:
         """Tell that there is a frame aside. It is written later, because its maker may not be ready yet."""
@@ -250,7 +211,7 @@ class Stream:
         self._last_word = last_word
         self.wake()
 
-    def take(self, data: bytes) -> int:
+    def take(self, data: bytes | memoryview) -> int:
         """Take a frame and return its kind. A message goes to the role."""
         peer, conversation = self._peer, self._peer.conversation
         envelope = open_envelope(data, peer.name)

@@ -1,31 +1,29 @@
-"""Pins the server's certificate.
+"""A party's connection to the server, which must show a certificate that the party's list of members has.
 
-The list of members holds its fingerprint, but gRPC compares no fingerprints. So the party first fetches the certificate
-and compares it. Then the certificate replaces the authority as the root of the channel, which accepts no other.
-
-The fetch also finds out whether one side refuses the other's certificate. The cause then names its dates and this
-machine's clock: one of the two clocks may be wrong.
+If one side refuses the other's certificate, the cause names its dates and this machine's clock: one of the two clocks
+may be wrong.
 """
 
 import asyncio
 import contextlib
-import os
 import ssl
-import sys
 from collections.abc import Collection
 
 from cryptography import x509
 
-from colonnade.drivers.processes.identity import SERVER, Identity, date_in_words, fingerprint, whole_seconds
+from colonnade.drivers.processes.identity import SERVER, Identity, date_in_words, whole_seconds
+from colonnade.drivers.processes.transport.calls import CallLost
+from colonnade.drivers.processes.transport.connection import Connection, connect
+from colonnade.drivers.processes.transport.tls import client_context
 from colonnade.protocol.errors import RemoteProtocolError
 
-__all__ = ["CLOSED", "NOBODY", "NOT_OURS", "NotPinned", "cause_in_words", "pinned_certificate"]
+__all__ = ["CLOSED", "NOBODY", "NOT_OURS", "NotPinned", "cause_in_words", "pinned_connection", "why_lost"]
 
 _BY_DATE = (9, 10)  # OpenSSL: not valid yet, expired
 
 NOBODY = "no server listens there"
 NOT_OURS = "the server's certificate was not signed by network.authority"
-REFUSES = "the server closed the connection; it may not accept this party's certificate"
+REFUSES = "the server closed the connection; it may not accept this certificate"
 CLOSED = "the server closed the connection; if this repeats, the server may not accept this certificate: see its log"
 
 
@@ -37,65 +35,46 @@ class Refused(OSError):
     """One side does not accept the other's certificate; the text says what is known of the reason."""
 
 
-async def pinned_certificate(
-    identity: Identity, address: str, wanted: str | Collection[str], within_s: float = 10.0
-) -> bytes:
-    """The server's certificate in PEM; raises NotPinned if its fingerprint is not `wanted`, else OSError."""
-    wanted = [wanted] if isinstance(wanted, str) else list(wanted)
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)  # checks authority and name
-    context.load_verify_locations(cadata=identity.authority.decode())
-    _load(context, identity)
+async def pinned_connection(
+    identity: Identity, address: str, wanted: Collection[str], most_bytes: int, within_s: float = 10.0
+) -> Connection:
+    """A connection to a server with one of these fingerprints, or with `()` to any that the authority has signed.
+
+    Raises NotPinned if the server shows another certificate, else OSError.
+    """
     try:
         async with asyncio.timeout(within_s):
-            certificate, answers = await _fetch(address, context)
+            connection = await connect(client_context(identity), *_place(address), most_bytes)
     except ssl.SSLCertVerificationError as error:
         if error.verify_code in _BY_DATE:
-            raise Refused(await _servers_dates(identity, address, within_s)) from None
+            raise Refused(await _servers_dates(identity, address, most_bytes, within_s)) from None
         raise
-    if not answers:
-        raise Refused(f"{REFUSES} ({_dates(identity.certificate)}): see its log")
-    if fingerprint(certificate) not in wanted:
+    shown = connection.fingerprint
+    if wanted and shown not in wanted:
+        connection.abort()
         listed = " or ".join(f"{one[:16]}…" for one in wanted)
-        cause = f"its certificate, {fingerprint(certificate)[:16]}…, is not the one in network.members, {listed}"
-        raise NotPinned(SERVER, cause)
-    return certificate
+        raise NotPinned(SERVER, f"its certificate, {shown[:16]}…, is not the one in network.members, {listed}")
+    return connection
 
 
-def _load(context: ssl.SSLContext, identity: Identity) -> None:
-    """Load the certificate and key that were checked. Python takes files only, and those on the disk may be newer."""
-    if sys.platform != "linux":
-        context.load_cert_chain(identity.certificate_file, identity.key_file)
-        return
-    with os.fdopen(os.memfd_create("identity"), "wb") as file:  # in memory only
-        file.write(identity.key + identity.certificate)
-        file.flush()
-        context.load_cert_chain(f"/proc/self/fd/{file.fileno()}")
+def why_lost(error: CallLost, connection: Connection, identity: Identity) -> str:
+    """Why a call broke off. TLS 1.3 refuses a client's certificate only in the place of the first answer."""
+    return str(error) if connection.spoke else f"{REFUSES} ({_dates(identity.certificate)}): see its log"
 
 
-async def _fetch(address: str, context: ssl.SSLContext) -> tuple[bytes, bool]:
-    """The certificate that a server shows, and whether it says anything. TLS 1.3 refuses a client by silence."""
+def _place(address: str) -> tuple[str, int]:
     host, _, port = address.rpartition(":")
-    context.set_alpn_protocols(["h2"])
-    reader, writer = await asyncio.open_connection(host.strip("[]"), int(port), ssl=context, server_hostname=SERVER)
-    try:
-        shown = writer.get_extra_info("ssl_object").getpeercert(binary_form=True)
-        answers = await reader.read(1) != b""  # an HTTP/2 server speaks first
-    finally:
-        writer.transport.abort()  # a TLS farewell would take a round trip
-        with contextlib.suppress(OSError):
-            await writer.wait_closed()
-    return ssl.DER_cert_to_PEM_cert(shown).encode(), answers
+    return host.strip("[]"), int(port)
 
 
-async def _servers_dates(identity: Identity, address: str, within_s: float) -> str:
+async def _servers_dates(identity: Identity, address: str, most_bytes: int, within_s: float) -> str:
     """Say which dates an invalid certificate has. Nothing else of it is used."""
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
-    _load(context, identity)
     dates = f"not valid; this machine's clock shows {date_in_words(whole_seconds(None))}"
     with contextlib.suppress(OSError, ValueError):
         async with asyncio.timeout(within_s):
-            dates = _dates((await _fetch(address, context))[0])
+            connection = await connect(client_context(identity, check=False), *_place(address), most_bytes)
+        dates = _dates(ssl.DER_cert_to_PEM_cert(connection.certificate).encode())
+        connection.abort()
     return f"the server's certificate is {dates}: correct this clock if it is wrong, or renew the certificate"
 
 

@@ -4,7 +4,7 @@ import os
 import sys
 from pathlib import Path
 
-from colonnade.drivers.processes.connections import open_descriptors
+from colonnade.drivers.processes.descriptors import open_descriptors
 
 if sys.platform != "win32":
     import resource

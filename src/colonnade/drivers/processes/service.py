@@ -11,18 +11,20 @@ members share no limit with members, and the server reads nothing that they send
 import asyncio
 import contextlib
 import secrets
+import ssl
 import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
-import grpc
 import msgspec
+from cryptography import x509
+from cryptography.x509.oid import NameOID
 
 from colonnade import __version__
 from colonnade.drivers.processes.certificates import Identity, fingerprint
-from colonnade.drivers.processes.connections import Connections, connections_allowed, raise_descriptor_limit
 from colonnade.drivers.processes.conversation import NEVER_MET
+from colonnade.drivers.processes.descriptors import connections_allowed, raise_descriptor_limit
 from colonnade.drivers.processes.grpc_health import HealthService
 from colonnade.drivers.processes.logs import Once
 from colonnade.drivers.processes.members import Members
@@ -31,6 +33,9 @@ from colonnade.drivers.processes.peer import Peer, Stream
 from colonnade.drivers.processes.relay import Relay
 from colonnade.drivers.processes.spans import span
 from colonnade.drivers.processes.timeline import Attendance
+from colonnade.drivers.processes.transport.calls import Call, CallFailed, CallLost, Status
+from colonnade.drivers.processes.transport.listener import Listener
+from colonnade.drivers.processes.transport.tls import BY_DATE
 from colonnade.drivers.processes.wire import (
     ENVELOPE_BYTES,
     RELAY_BYTES,
@@ -53,14 +58,13 @@ from colonnade.protocol.foreign import harmless
 from colonnade.protocol.quota import MINUTE_S, Bucket, take_from_all
 
 __all__ = [
-    "BROKEN",
     "FAREWELL_S",
     "JOIN",
     "SERVICE",
     "STATUS",
     "RetryLater",
     "Service",
-    "channel_options",
+    "most_bytes",
     "until_it_ends",
 ]
 
@@ -76,26 +80,12 @@ MAX_NAME = 255  # characters of a name in a certificate
 TOO_MANY = "too many calls at the same time"
 AT_DOOR_S = 5.0  # a party waits so long for the others, is told which are missing, and tries again
 
-BROKEN = (grpc.aio.AioRpcError, grpc.aio.UsageError, grpc.aio.InternalError, asyncio.InvalidStateError)
 Terms = Callable[[str, Hello], str | None]  # what differs between a party's HELLO and the server's terms; None: nothing
 
 
-def channel_options(max_message_bytes: int, heartbeat_s: float, lost_after_s: float) -> list[tuple[str, int]]:
-    """gRPC options for both sides: sizes, and pings that notice a dead connection."""
-    return [
-        ("grpc.max_receive_message_length", max_message_bytes + ENVELOPE_BYTES + RELAY_BYTES),
-        ("grpc.max_send_message_length", max_message_bytes + ENVELOPE_BYTES + RELAY_BYTES),
-        ("grpc.keepalive_time_ms", max(1000, int(1000 * heartbeat_s))),
-        ("grpc.keepalive_timeout_ms", max(1000, int(1000 * lost_after_s))),
-        ("grpc.min_reconnect_backoff_ms", max(1000, min(20_000, int(2000 * lost_after_s)))),  # for connecting
-        ("grpc.keepalive_permit_without_calls", 1),
-        ("grpc.http2.max_pings_without_data", 0),
-        ("grpc.http2.min_ping_interval_without_data_ms", 1000),
-        ("grpc.http2.max_ping_strikes", 0),
-        ("grpc.so_reuseport", 0),  # a second server on the same port is a mistake
-        ("grpc.enable_retries", 0),
-        ("grpc.use_local_subchannel_pool", 1),
-    ]
+def most_bytes(max_message_bytes: int) -> int:
+    """The limit for what travels in one piece: a message with everything around it."""
+    return max_message_bytes + ENVELOPE_BYTES + RELAY_BYTES
 
 
 class RetryLater(str):
@@ -129,7 +119,6 @@ class Service:
         relay: bool = False,
     ) -> None:
         self._node, self._identity, self._members = node, identity, Members.of(members)
-        self._served: Identity | None = None  # that gRPC has
         self.shown: dict[str, bytes] = {}  # the certificate of each party at its last join
         self._terms, self._status, self._admit_late, self._run = terms, status, admit_late, run
         self.relay = Relay(node) if relay else None  # if parties talk to each other
@@ -138,10 +127,8 @@ class Service:
         self._refusals: dict[str, list[float]] = {}
         self._delayed = 0
         self._calls: Counter[str] = Counter()  # in progress, by member; "": of callers that are not members
-        self._open: set[Any] = set()  # contexts of these calls
+        self._open: set[Call] = set()  # these calls
         self._joins = {name: Bucket(node.limits.max_joins, MINUTE_S) for name in node.peers}
-        self._connections: Connections | None = None
-        self._watch: asyncio.Future[None] | None = None
         self._instances: dict[str, int] = {}
         self._at_door: list[str] = []  # parties that wait until all are here
         self._all_came = asyncio.Event()
@@ -153,64 +140,49 @@ class Service:
         self.unready: Callable[[], list[str]] = list  # why the host cannot make progress now
         self.health_changed: Callable[[], Awaitable[object]] = asyncio.Event().wait  # for Watch; the host sets both
         self._end: bytes | None = None  # once training is over: the END frame for all
-        self._server: Any = None
+        self._listener: Listener | None = None
 
     async def start(self, address: str) -> str:
         """Listen; returns the address with the actual port. Raises ConfigError if the port is taken."""
         limits = self._node.limits
-        options = channel_options(limits.max_message_bytes, limits.heartbeat_s, limits.lost_after_s)
         raise_descriptor_limit()
-        connections = connections_allowed(limits.max_connections)
-        options += [
-            ("grpc.max_allowed_incoming_connections", connections),
-            ("grpc.server_handshake_timeout_ms", int(1000 * limits.handshake_s)),  # of TLS
-            ("grpc.max_connection_idle_ms", max(1000, int(1000 * limits.handshake_s))),  # without a call
-        ]
-        # gRPC's own limit of calls in all would let one caller keep the others out.
-        self._server = grpc.aio.server(options=options)
-        handlers = {
-            JOIN: grpc.stream_stream_rpc_method_handler(self._join),
-            # A stream of one request: gRPC would wait for a single request without a limit, and without telling.
-            STATUS: grpc.stream_stream_rpc_method_handler(self._answer_status),
-        }
         health = HealthService(
             (SERVICE,),
-            lambda context: self._asked(context, "the health"),
+            lambda call: self._asked(call, "the health"),
             lambda: not self.unready(),
             lambda: self.health_changed(),  # noqa: PLW0108 - the host sets it later
         )
-        handler = grpc.method_handlers_generic_handler(SERVICE, handlers)
-        self._server.add_generic_rpc_handlers((handler, health.handler()))
-        # gRPC asks for the certificate at every handshake, so a renewed one needs no new socket.
-        credentials = grpc.dynamic_ssl_server_credentials(self._shows(), self._renewed, True)
+        handlers = {
+            f"/{SERVICE}/{JOIN}".encode(): self._join,
+            f"/{SERVICE}/{STATUS}".encode(): self._answer_status,
+        }
+        connections = connections_allowed(limits.max_connections)
+        listener = self._listener = Listener(
+            self._identity,
+            handlers | health.handlers(),
+            limits,
+            connections,
+            most_bytes(limits.max_message_bytes),
+            self._hung_up_on,
+        )
         self._exclude()
+        host, _, port = address.rpartition(":")
         try:
-            port = self._server.add_secure_port(address, credentials)
-        except RuntimeError:
-            port = 0
-        if not port:
+            found = await listener.start(host.strip("[]"), int(port))
+        except OSError as error:
             raise ConfigError(
                 "network.address",
                 address,
-                "cannot listen there: another server may use this port; stop it, or choose another port",
-            )
-        self._connections = Connections(port, connections, self._hung_up_on)
-        await self._server.start()
-        self._watch = asyncio.ensure_future(self._connections.watch(limits.handshake_s, limits.max_per_address))
-        return f"{address.rpartition(':')[0]}:{port}"
-
-    def _shows(self) -> Any:
-        """What the server shows at a handshake, and whose certificates it accepts."""
-        own = self._served = self._identity
-        return grpc.ssl_server_certificate_configuration([(own.key, own.certificate)], own.authority)
-
-    def _renewed(self) -> Any:
-        """What the server shows from now on; None: as before. gRPC calls it in a thread of its own."""
-        return None if self._served is self._identity else self._shows()
+                f"cannot listen there ({error.strerror or error}): if another server uses this port, stop it or choose "
+                "another port",
+            ) from None
+        return f"{host}:{found}"
 
     def changed(self, identity: Identity, members: Mapping[str, str]) -> None:
         """Show another certificate from now on, and hang up on the parties that the new list excludes."""
         self._identity, self._members = identity, Members.of(members)
+        if self._listener is not None:
+            self._listener.show(identity)
         self._exclude()
 
     def _exclude(self) -> None:
@@ -243,93 +215,94 @@ class Service:
 
     async def hang_up(self) -> None:
         """Close without END: this server will restart."""
-        if self._server is not None:
-            await self._close(0.2)
+        await self._close(0.2)
 
     async def _close(self, grace_s: float) -> None:
-        if self._watch is not None:
-            self._watch.cancel()
-        await self._server.stop(grace_s)
+        if self._listener is not None:
+            await self._listener.stop(grace_s)
 
     # One call
 
-    def _admits_call(self, name: str, context: Any) -> bool:
+    def _admits_call(self, name: str, call: Call) -> bool:
         """Count a call while it lasts; False if the caller has too many. Members never share with other callers."""
-        connections, peer = self._connections, context.peer()
-        assert connections is not None
-        caller = name if self._is_member(name, context) else ""
+        listener = self._listener
+        assert listener is not None
+        caller = name if self._is_member(name, call) else ""
         self._calls[caller] += 1
-        self._open.add(context)
+        self._open.add(call)
         if caller:
-            connections.called(peer)
+            listener.member_calls(call)
 
-        def over(_: object) -> None:  # later than our end, if the caller does not read
+        def over() -> None:  # later than our end, if the caller does not read
             self._calls[caller] -= 1
-            self._open.discard(context)
+            self._open.discard(call)
             if caller:
-                connections.hung_up(peer)
+                listener.member_hung_up(call)
 
-        context.add_done_callback(over)
-        if self._calls[caller] <= self._node.limits.max_calls:
-            return True
-        self._count("calls", peer=name, cause=TOO_MANY)
-        return False
+        call.over = over
+        if self._calls[caller] > self._node.limits.max_calls:
+            self._count("calls", peer=name, cause=TOO_MANY)
+            return False
+        if caller:
+            call.widen()
+        return True
 
-    def _is_member(self, name: str, context: Any) -> bool:
+    def _is_member(self, name: str, call: Call) -> bool:
         listed = name in self._node.peers or name == self._identity.name
-        return listed and self._members.why_not(name, fingerprint(_certificate(context))) is None
+        return listed and self._members.why_not(name, fingerprint(_certificate(call))) is None
 
     def _count(self, kind: str, **complaint: Any) -> None:
         """Count a refusal, and log it once."""
         self._node.refused[kind] += 1
         self._complaints.warning("refused", **complaint)
 
-    def _hung_up_on(self, kind: str, address: str) -> None:
-        """Count a connection that was ended because no member called on it."""
-        cause = "too many connections" if kind == "connections" else "connected, but no member called"
+    def _hung_up_on(self, kind: str, address: str, cause: str) -> None:
+        """Count a connection that was ended, and log the cause once."""
         self._node.refused[kind] += 1
-        self._outsiders.warning("refused", host=address, cause=cause)
+        # If a date was the reason, this machine's clock may be wrong.
+        clock = {"clock": time.strftime("%Y-%m-%d UTC", time.gmtime())} if cause in BY_DATE else {}
+        self._outsiders.warning("refused", host=address, cause=cause, **clock)
 
-    def _cut_if_open(self, context: Any) -> None:
+    def _cut_if_open(self, call: Call) -> None:
         """End the connection of a call that the server has ended, if the caller has still not read its end."""
-        if context in self._open and self._connections is not None:
-            self._connections.cut(context.peer())
+        if call in self._open and call.peer is not None:
+            call.peer.abort("the caller does not read")
 
-    async def _join(self, _requests: object, context: Any) -> None:
-        name = _common_name(context)
-        if not self._admits_call(name, context):
+    async def _join(self, call: Call) -> None:
+        name = _common_name(call)
+        if not self._admits_call(name, call):
             return  # without an answer: such a caller must not keep others out
         try:
             with span("join"):
-                peer = self._known(name, context)
-                hello, protocol = await self._hello(name, context)
+                peer = self._known(name, call)
+                hello, protocol = await self._hello(name, call)
                 self._admits_join(peer)
                 await self._admit(peer, hello)
                 peer.protocol = protocol
-            await self._converse(peer, hello, context)
+            await self._converse(peer, hello, call)
         except Refused as refusal:
-            await self._refuse(name, refusal, context)
+            await self._refuse(name, refusal, call)
         except RemoteProtocolError as error:
             self._node.refused["protocol"] += 1
-            await self._refuse(name, Refused(error.cause), context)
-        except (TimeoutError, grpc.aio.AioRpcError, grpc.aio.UsageError, grpc.aio.InternalError):
+            await self._refuse(name, Refused(error.cause), call)
+        except (TimeoutError, CallLost):
             self._node.refused["handshake"] += 1
             self._complaints.warning("handshake not finished", peer=name)
         finally:
-            asyncio.get_running_loop().call_later(FAREWELL_S, self._cut_if_open, context)
+            asyncio.get_running_loop().call_later(FAREWELL_S, self._cut_if_open, call)
 
     def _admits_join(self, peer: Peer) -> None:
         if take_from_all([self._joins[peer.name]], 1, time.monotonic_ns()):
             self._node.refused["joins"] += 1
             raise Refused(f"joins more than {self._node.limits.max_joins} times a minute", final=False)
 
-    def _known(self, name: str, context: Any) -> Peer:
+    def _known(self, name: str, call: Call) -> Peer:
         """The peer of this name; raises Refused if it is not on the list or its certificate is not the pinned one."""
         peer = self._node.peers.get(name)
         if peer is None:
             self._node.refused["strangers"] += 1
             raise Refused(f"{name!r} is not on the list of parties")
-        self._check_pin(peer, _certificate(context))
+        self._check_pin(peer, _certificate(call))
         if peer.standing.given_up:
             self._node.refused["given up"] += 1
             raise Refused(peer.standing.given_up)
@@ -352,11 +325,11 @@ class Service:
             raise Refused(f"{cause}; if it was renewed, the server needs the new members.toml", final=False)
         raise Refused(cause)
 
-    async def _hello(self, name: str, context: Any) -> tuple[Hello, int]:
+    async def _hello(self, name: str, call: Call) -> tuple[Hello, int]:
         """The HELLO and the agreed protocol; raises Refused or RemoteProtocolError."""
         async with asyncio.timeout(self._node.limits.handshake_s):
-            data = await context.read()
-        if data is grpc.aio.EOF:
+            data = await call.read()
+        if data is None:
             raise Refused("closed the connection before its hello", final=False)
         try:
             hello, protocol = read_hello(open_envelope(data, name), name, __version__)
@@ -402,17 +375,17 @@ class Service:
             await asyncio.sleep(0.005)
         self._instances[peer.name] = hello.instance
 
-    async def _converse(self, peer: Peer, hello: Hello, context: Any) -> None:
+    async def _converse(self, peer: Peer, hello: Hello, call: Call) -> None:
         conversation, node = peer.conversation, self._node
         reset = not conversation.goes_on_with(hello.position)
         number = conversation.number if not reset and conversation.number > 0 else secrets.randbelow(2**62) + 1
         peer.last_heard = time.monotonic()
         peer.met = True
-        shown = self.shown[peer.name] = _certificate(context)
+        shown = self.shown[peer.name] = _certificate(call)
         heard = 0 if reset else hello.position.received
         node.joined(peer, number, reset, heard)
         outlet = self.relay.outlet(peer.name) if self.relay is not None else None
-        stream = peer.stream = Stream(node, peer, context.write, heard, outlet)
+        stream = peer.stream = Stream(node, peer, call, heard, outlet)
         if self._end is not None:
             stream.finish(self._end)
         clock = node.clock()
@@ -420,10 +393,10 @@ class Service:
         try:
             await node.settled()
             welcome = Welcome(reset, conversation.position(), self._run, clock)
-            await context.write(control(Kind.WELCOME, welcome, peer.protocol))
+            await call.send(control(Kind.WELCOME, welcome, peer.protocol))
             if self.relay is not None:
                 self.relay.connected(peer.name, stream)
-            cause = await until_it_ends(stream, self._read(peer, stream, context))
+            cause = await until_it_ends(stream, call, lambda data: self._take(peer, stream, data), "the party")
         except RemoteProtocolError as error:
             node.refused["messages"] += 1
             given_up = node.refuse(peer, error.cause)
@@ -437,28 +410,26 @@ class Service:
         self._changes.info("disconnected", peer=peer.name, cause=cause)
         self._check_pin(peer, shown)  # a new list may have excluded the party
 
-    async def _read(self, peer: Peer, stream: Stream, context: Any) -> str:
-        while True:
-            data = await context.read()
-            if data is grpc.aio.EOF:
-                return "the party closed the connection"
-            kind = stream.take(data)
-            if kind == Kind.MESSAGE:
-                continue
-            if kind == Kind.BYE:
-                self.byes[peer.name] = read_control(open_envelope(data, peer.name), Kind.BYE, Bye, peer.name)
-                return "goodbye"
-            elif kind == Kind.RELAY and self.relay is not None:
-                self.relay.forward(peer.name, open_envelope(data, peer.name).body)
-            elif kind == Kind.REFUSAL:
-                refusal = read_control(open_envelope(data, peer.name), Kind.REFUSAL, Refusal, peer.name)
-                return f"it refused a message: {refusal.cause}"
-            elif kind == Kind.ACK:
-                self._hear_news(peer, data)
-            else:
-                raise RemoteProtocolError(peer.name, f"unexpected frame of kind {Kind(kind).name}")
+    def _take(self, peer: Peer, stream: Stream, data: bytes | memoryview) -> str | None:
+        """Take a frame; returns why the stream ends, if it does."""
+        kind = stream.take(data)
+        if kind == Kind.MESSAGE:
+            return None
+        if kind == Kind.BYE:
+            self.byes[peer.name] = read_control(open_envelope(data, peer.name), Kind.BYE, Bye, peer.name)
+            return "goodbye"
+        if kind == Kind.RELAY and self.relay is not None:
+            self.relay.forward(peer.name, open_envelope(data, peer.name).body)
+        elif kind == Kind.REFUSAL:
+            refusal = read_control(open_envelope(data, peer.name), Kind.REFUSAL, Refusal, peer.name)
+            return f"it refused a message: {refusal.cause}"
+        elif kind == Kind.ACK:
+            self._hear_news(peer, data)
+        else:
+            raise RemoteProtocolError(peer.name, f"unexpected frame of kind {Kind(kind).name}")
+        return None
 
-    def _hear_news(self, peer: Peer, data: bytes) -> None:
+    def _hear_news(self, peer: Peer, data: bytes | memoryview) -> None:
         """Keep what a party tells about itself with an acknowledgement, unless it told something just now."""
         now = time.monotonic()
         if len(data) > ENVELOPE_BYTES and now - self._news_at.get(peer.name, -NEWS_PAUSE_S) >= NEWS_PAUSE_S:
@@ -467,9 +438,9 @@ class Service:
 
     # Refusals
 
-    async def _refuse(self, name: str, refusal: Refused, context: Any) -> None:
-        who = f"{name} {_host(context)}"
-        self._complaints.warning("refused", peer=name, host=_host(context), cause=refusal.cause)
+    async def _refuse(self, name: str, refusal: Refused, call: Call) -> None:
+        who = f"{name} {_host(call)}"
+        self._complaints.warning("refused", peer=name, host=_host(call), cause=refusal.cause)
         delay = 0.0 if refusal.waited else self._delay(who)
         if delay and self._delayed < MAX_DELAYED // 2:
             self._delayed += 1
@@ -477,10 +448,10 @@ class Service:
                 await asyncio.sleep(delay)
             finally:
                 self._delayed -= 1
-        with contextlib.suppress(*BROKEN, TimeoutError):  # it may have gone, or does not read
+        with contextlib.suppress(CallLost, TimeoutError):  # it may have gone, or does not read
             answer = control(Kind.REFUSAL, Refusal(refusal.cause, refusal.final))
             async with asyncio.timeout(FAREWELL_S):
-                await context.write(answer)
+                await call.send(answer)
 
     def _delay(self, who: str) -> float:
         """Seconds to wait; the more refusals within a minute, the longer."""
@@ -493,64 +464,81 @@ class Service:
 
     # Questions
 
-    async def _answer_status(self, _requests: object, context: Any) -> None:
-        asked, name = await self._asked(context, "the status"), _common_name(context)
+    async def _answer_status(self, call: Call) -> None:
+        asked, name = await self._asked(call, "the status"), _common_name(call)
         try:
             more = self.live(read_question(asked, name).since) if asked and self.live is not None else {}
         except CodecError as error:
-            self._complaints.warning("refused", peer=name, host=_host(context), cause=error.cause)
-            await context.abort(grpc.StatusCode.INVALID_ARGUMENT, error.cause)
-        await context.write(msgspec.json.encode(self._status() | more))
-        asyncio.get_running_loop().call_later(FAREWELL_S, self._cut_if_open, context)
+            self._complaints.warning("refused", peer=name, host=_host(call), cause=error.cause)
+            raise CallFailed(Status.INVALID_ARGUMENT, error.cause) from None
+        call.write(msgspec.json.encode(self._status() | more))
+        asyncio.get_running_loop().call_later(FAREWELL_S, self._cut_if_open, call)
 
-    async def _asked(self, context: Any, what: str) -> bytes:
+    async def _asked(self, call: Call, what: str) -> bytes:
         """The request of a member; ends the call of any other caller, and of one that sends no request."""
-        name = _common_name(context)
-        if not self._admits_call(name, context):
-            await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, TOO_MANY)
-        if not self._is_member(name, context):
-            self._count("strangers", peer=name, host=_host(context), cause=f"asked for {what}, but is not a member")
-            await context.abort(grpc.StatusCode.PERMISSION_DENIED, f"{name!r} is not a member")
+        name = _common_name(call)
+        if not self._admits_call(name, call):
+            raise CallFailed(Status.RESOURCE_EXHAUSTED, TOO_MANY)
+        if not self._is_member(name, call):
+            self._count("strangers", peer=name, host=_host(call), cause=f"asked for {what}, but is not a member")
+            raise CallFailed(Status.PERMISSION_DENIED, f"{name!r} is not a member")
         try:
             async with asyncio.timeout(REQUEST_S):
-                data = await context.read()
+                data = await call.read()
         except TimeoutError:
-            self._count("handshake", peer=name, host=_host(context), cause=f"asked for {what}, but sent no request")
-            await context.abort(grpc.StatusCode.DEADLINE_EXCEEDED, "no request came")
-        return b"" if data is grpc.aio.EOF else data
+            self._count("handshake", peer=name, host=_host(call), cause=f"asked for {what}, but sent no request")
+            raise CallFailed(Status.DEADLINE_EXCEEDED, "no request came") from None
+        return b"" if data is None else bytes(data)
 
 
-async def until_it_ends(stream: Stream, reading: Any) -> str:
-    """Read and write until reading ends or the stream is dropped; returns the cause in words."""
-    reader = asyncio.ensure_future(reading)
+async def until_it_ends(
+    stream: Stream, call: Call, take: Callable[[bytes | memoryview], str | None], other: str
+) -> str:
+    """Read and write until `take` returns a cause, the call ends or the stream is dropped; returns why, in words."""
+    ended: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+
+    def took(data: bytes | memoryview) -> None:
+        if ended.done() or stream.dropped.done():
+            return
+        try:
+            cause = take(data)
+        except Exception as error:  # raised below, in the task of this call
+            ended.set_exception(error)
+        else:
+            if cause is not None:
+                ended.set_result(cause)
+
+    def over(error: Exception | None) -> None:
+        if not ended.done():
+            ended.set_result(f"{other} closed the connection" if error is None else "connection lost")
+
     stream.open()
+    call.deliver(took, over)
     try:
-        await asyncio.wait({reader, stream.dropped}, return_when=asyncio.FIRST_COMPLETED)
-        if reader.done():
-            return str(reader.result())  # raises if the peer sent something wrong
-        return stream.dropped.result()  # raises if a write failed
-    except BROKEN:
-        return "connection lost"
-    except RemoteProtocolError:
-        await stream.last_write(FAREWELL_S)  # the refusal comes next
-        raise
+        await asyncio.wait({ended, stream.dropped}, return_when=asyncio.FIRST_COMPLETED)
+        return ended.result() if ended.done() else stream.dropped.result()  # raises if the peer sent something wrong
     finally:
-        reader.cancel()
         stream.close()
-        await asyncio.gather(reader, return_exceptions=True)
+        if not ended.done():
+            ended.set_result("")
 
 
-def _common_name(context: Any) -> str:
-    names = context.auth_context().get("x509_common_name") or [b""]
-    return harmless(names[0].decode("utf-8", "replace"))[: MAX_NAME + 1] or "unnamed"
+def _common_name(call: Call) -> str:
+    names = x509.load_der_x509_certificate(_shown(call)).subject.get_attributes_for_oid(NameOID.COMMON_NAME)
+    return harmless(str(names[0].value) if names else "")[: MAX_NAME + 1] or "unnamed"
 
 
-def _certificate(context: Any) -> bytes:
+def _certificate(call: Call) -> bytes:
     """The caller's certificate in PEM, which TLS has verified."""
-    pem: bytes = context.auth_context()["x509_pem_cert"][0]
-    return pem
+    return ssl.DER_cert_to_PEM_cert(_shown(call)).encode()
 
 
-def _host(context: Any) -> str:
+def _shown(call: Call) -> bytes:
+    assert call.peer is not None
+    return call.peer.certificate
+
+
+def _host(call: Call) -> str:
     """The caller's address without the port, which differs every time."""
-    return str(context.peer()).rpartition(":")[0]
+    assert call.peer is not None
+    return call.peer.address

@@ -237,10 +237,10 @@ def acknowledge(frame: bytes, acknowledged: int) -> bytes:
     kind, evaluation, sequence, before = _HEADER.unpack_from(frame)
     if before == acknowledged:
         return frame
-    return _HEADER.pack(kind, evaluation, sequence, acknowledged) + frame[ENVELOPE_BYTES:]
+    return b"".join((_HEADER.pack(kind, evaluation, sequence, acknowledged), memoryview(frame)[ENVELOPE_BYTES:]))
 
 
-def open_envelope(data: bytes, peer: str) -> Envelope:
+def open_envelope(data: bytes | memoryview, peer: str) -> Envelope:
     """Split a frame; raises CodecError if it is too short or of unknown kind."""
     if len(data) < ENVELOPE_BYTES:
         raise CodecError(peer, f"frame of {len(data)} bytes is too short")
