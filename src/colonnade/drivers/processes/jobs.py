@@ -40,6 +40,7 @@ class Jobs:
         self.pending: list[Work] = []  # in the order of the requests; a restart runs these again
         self._waiting: deque[Work] = deque()
         self._lane: Work | None = None  # running, or its result waits
+        self._next_turn = False  # the lane's job is short, and runs in the next turn of the loop
         self._result: Payload | None = None  # of the lane, while a job aside is running
         self._asides = 0  # running
         self._seconds: dict[str, float] = {}  # mean duration by kind
@@ -86,7 +87,7 @@ class Jobs:
             return
         waiting, self._waiting = self._waiting, deque()
         for work in waiting:
-            if work.aside and self._result is None:
+            if work.aside and self._result is None and not self._next_turn:
                 self._asides += 1
             elif not work.aside and self._lane is None:
                 self._lane = work
@@ -98,12 +99,15 @@ class Jobs:
     def _run(self, work: Work, loop: asyncio.AbstractEventLoop) -> None:
         alone = self._asides == (1 if work.aside else 0) and (self._lane is None or self._lane is work)
         if alone and self._seconds.get(work.kind, 1.0) < INLINE_S:
+            self._next_turn = self._next_turn or not work.aside  # then a job aside that comes now sees what it learned
             loop.call_soon(self._run_here, work)
             return
         future = self._threads.submit(self._timed, work)
         future.add_done_callback(lambda done: _call_on(loop, self._thread_ended, work, done))
 
     def _run_here(self, work: Work) -> None:
+        if not work.aside:
+            self._next_turn = False
         try:
             result, start, end = self._timed(work)
         except Exception as error:

@@ -171,7 +171,7 @@ class Http2:
             return
         size = len(head) + len(body)
         if flow.pending or size > min(flow.send_room, self._send_room, self._their_frame):
-            flow.pending += memoryview(head), memoryview(body)
+            flow.pending += (memoryview(part) for part in (head, body) if part)
             self._pump(flow)
         else:
             flow.send_room -= size
@@ -241,7 +241,7 @@ class Http2:
         pending = flow.pending
         while pending:
             size = min(len(pending[0]), flow.send_room, self._send_room, self._their_frame)
-            if size <= 0 and len(pending[0]):
+            if size <= 0:
                 return
             self.out += _head(size, DATA, 0, flow.number), pending[0][:size]
             flow.send_room -= size
