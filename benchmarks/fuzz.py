@@ -44,7 +44,6 @@ from colonnade.deployment.server_host import ServerHost
 from colonnade.deployment.server_training import ServerTraining, training_server
 from colonnade.deployment.up import prepare_up
 from colonnade.drivers.processes import service
-from colonnade.drivers.processes.dial import open_channel
 from colonnade.drivers.processes.logs import Log
 from colonnade.drivers.processes.wire import (
     ENVELOPE_BYTES,
@@ -60,6 +59,7 @@ from colonnade.drivers.processes.wire import (
 from colonnade.protocol.codec import DTYPES, VERSION, Codec
 from colonnade.protocol.errors import CodecError
 from colonnade.protocol.messages import EvaluationReply, EvaluationRequest, Message
+from colonnade.testing.grpc_client import open_channel
 
 MESSAGES = tuple(kind for kind in (*VAFL_PAYLOADS, *EVALUATION_PAYLOADS) if issubclass(kind, Message))
 MAX_GROWTH_MB = 48.0
@@ -333,11 +333,7 @@ class Mallory:
     def new_channel(self, *options: tuple[str, int]) -> Any:
         """A separate connection, with other options than honest parties use."""
         who, limits = self._process.application.side.identity, self._process.node.limits
-        if not options:
-            return open_channel(who, self._address, limits)
-        credentials = grpc.ssl_channel_credentials(who.authority, who.key, who.certificate)
-        usual = [("grpc.ssl_target_name_override", "server"), ("grpc.use_local_subchannel_pool", 1)]
-        return grpc.aio.secure_channel(self._address, credentials, [*usual, *options])
+        return open_channel(who, self._address, limits, *options)
 
     def hello(self, position: Position | None = None) -> Hello:
         """The hello of an honest party."""

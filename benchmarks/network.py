@@ -139,17 +139,14 @@ async def bare_server(folder):
 
 
 async def bare_party(folder, name, address, seconds):
-    import grpc  # noqa: PLC0415 - see `TUNED`
+    from colonnade.testing.grpc_client import open_channel  # noqa: PLC0415 - `--against` may lack it
 
     count = 0
 
     async def play():
         nonlocal count
         data = PAYLOAD.tobytes()
-        own = identity(folder, name)
-        credentials = grpc.ssl_channel_credentials(own.authority, own.key, own.certificate)
-        options = [("grpc.ssl_target_name_override", "server"), ("grpc.use_local_subchannel_pool", 1)]
-        async with grpc.aio.secure_channel(address, credentials, options) as channel:
+        async with open_channel(identity(folder, name), address, LIMITS) as channel:
             call = channel.stream_stream("/bare/Echo")()
             while True:
                 await call.write(data)

@@ -21,9 +21,9 @@ import grpc
 import uvloop
 
 from colonnade.drivers.processes.certificates import Identity, throw_away
-from colonnade.drivers.processes.dial import open_channel
 from colonnade.drivers.processes.limits import Limits
 from colonnade.predict.asking import Door
+from colonnade.testing.grpc_client import open_channel
 
 _SIZE = struct.Struct("<I")  # of the answer: the first bytes of a question
 _LENGTH = re.compile(rb"Content-Length: (\d+)")

@@ -5,10 +5,9 @@ import io
 import json
 import os
 import resource
-import socket
 import time
 from collections.abc import AsyncIterator
-from contextlib import ExitStack, asynccontextmanager, suppress
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +15,8 @@ import grpc
 import numpy as np
 import pytest
 
-from colonnade.drivers.processes import connections, metrics, service
+from colonnade.drivers.processes import descriptors, metrics, service
 from colonnade.drivers.processes.certificates import Identity, throw_away
-from colonnade.drivers.processes.connections import Connections
 from colonnade.drivers.processes.conversation import Conversation
 from colonnade.drivers.processes.limits import Limits
 from colonnade.drivers.processes.logs import Log, Once
@@ -236,50 +234,9 @@ def test_a_checkpoint_waits_until_there_are_descriptors(certificates: Path, tmp_
 
 def test_connections_leave_descriptors_for_files(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(resource, "getrlimit", lambda _: (1024, 1024))
-    monkeypatch.setattr(connections, "open_descriptors", lambda: list(range(30)))
-    assert connections.connections_allowed(10_000) == 1024 - 30 - connections.RESERVE
-    assert connections.connections_allowed(500) == 500
-
-
-def test_the_oldest_strangers_of_a_crowded_address_are_hung_up_on() -> None:
-    """Members stay, and so does another address."""
-    counted: list[tuple[str, str]] = []
-    with ExitStack() as stack:
-        server = stack.enter_context(socket.create_server(("127.0.0.1", 0)))
-        port = server.getsockname()[1]
-        door = Connections(port, 100, lambda kind, address: counted.append((kind, address)))
-
-        def connect(source: str) -> tuple[socket.socket, socket.socket]:
-            client = socket.create_connection(("127.0.0.1", port), source_address=(source, 0))
-            return stack.enter_context(client), stack.enter_context(server.accept()[0])
-
-        (member, _), *crowd = [connect("127.0.0.1") for _ in range(5)]
-        other, _ = connect("127.0.0.2")
-        peer = f"ipv4:127.0.0.1:{member.getsockname()[1]}"
-        door.called(peer)
-        assert door.hang_up_on_strangers(60.0, 2)
-        assert counted == [("connections", "127.0.0.1")] * 2
-        for client, accepted in crowd[:2]:
-            assert client.recv(1) == b""
-            accepted.close()  # as gRPC does
-        assert not door.hang_up_on_strangers(60.0, 2)
-        assert door.count == 4
-        door.hung_up(peer)
-        door.hang_up_on_strangers(-1.0, 2)  # all have stayed too long
-        for client in (member, *(client for client, _ in crowd[2:]), other):
-            assert client.recv(1) == b""
-
-
-@pytest.mark.parametrize(
-    ("peer", "plain"),
-    [
-        ("ipv4:10.0.0.1:4711", "10.0.0.1 4711"),
-        ("ipv6:%5B::1%5D:4711", "::1 4711"),
-        ("ipv6:[::ffff:10.0.0.1]:4711", "10.0.0.1 4711"),
-    ],
-)
-def test_a_peer_is_found_by_address_and_port(peer: str, plain: str) -> None:
-    assert connections._plain(peer) == plain
+    monkeypatch.setattr(descriptors, "open_descriptors", lambda: list(range(30)))
+    assert descriptors.connections_allowed(10_000) == 1024 - 30 - descriptors.RESERVE
+    assert descriptors.connections_allowed(500) == 500
 
 
 def test_the_metrics_have_every_refusal() -> None:

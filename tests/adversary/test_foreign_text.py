@@ -51,8 +51,7 @@ from colonnade.protocol.errors import CodecError, RemoteProtocolError, TrainingD
 from colonnade.protocol.foreign import LONGEST, harmless, text_fields
 from colonnade.protocol.messages import Array, EvaluationReply, EvaluationRequest, Message, Payload
 from colonnade.report import page
-
-from ..grpc_client import open_channel
+from colonnade.testing.grpc_client import open_channel
 
 FORGED = "12:00:00 info    server: ended status=finished"  # a log line that no role wrote
 HOSTILE = f"\x1b]0;owned\x07 \x9b2J \u202egnp.exe\u2066 \r\n{FORGED}\u2028 \x7f"

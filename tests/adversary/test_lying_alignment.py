@@ -26,10 +26,10 @@ from colonnade.drivers.processes.wire import Bye, Kind, Position, control, open_
 from colonnade.protocol.codec import Codec
 from colonnade.protocol.events import Send
 from colonnade.protocol.messages import Message
+from colonnade.testing.grpc_client import open_channel
 
 from ..drivers.processes.conftest import until
 from ..drivers.processes.test_alignment_network import COUNTS, PARTIES, Organisations
-from ..grpc_client import open_channel
 from ..starting import PATIENCE_S, Command, Commands
 
 EARLIER = b"the order of an earlier alignment"

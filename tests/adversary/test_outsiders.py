@@ -35,8 +35,8 @@ from colonnade.drivers.processes.logs import Log
 from colonnade.drivers.processes.service import JOIN, SERVICE, STATUS
 from colonnade.drivers.processes.wire import Kind, Position, control, open_envelope
 from colonnade.protocol.errors import ConfigError
+from colonnade.testing.grpc_client import open_channel
 
-from ..grpc_client import open_channel
 from ..starting import Popen
 
 T = TypeVar("T")

@@ -67,6 +67,7 @@ from colonnade.predict.tokens import Tokens
 from colonnade.protocol.codec import Codec
 from colonnade.protocol.errors import ColonnadeError, ConfigError
 from colonnade.protocol.messages import Message
+from colonnade.testing.grpc_client import open_channel
 
 from ..predict.test_hostile_predictions import GROWS, NAMES, config_of, make_files
 from ..predict.test_hostile_predictions import Federation as Predicting
@@ -210,10 +211,8 @@ class Liar:
     @asynccontextmanager
     async def channel(self, *options: tuple[str, int]) -> AsyncIterator[Any]:
         own = self._party.application.side.identity
-        credentials = grpc.ssl_channel_credentials(own.authority, own.key, own.certificate)
-        usual = [("grpc.ssl_target_name_override", "server"), ("grpc.max_receive_message_length", -1)]
-        usual += [("grpc.max_send_message_length", -1), ("grpc.use_local_subchannel_pool", 1)]
-        async with grpc.aio.secure_channel(self.here.up.address, credentials, [*usual, *options]) as channel:
+        boundless = (("grpc.max_receive_message_length", -1), ("grpc.max_send_message_length", -1))
+        async with open_channel(own, self.here.up.address, Limits(), *boundless, *options) as channel:
             yield channel
 
     async def join(self, channel: Any) -> Any:

@@ -25,8 +25,7 @@ from colonnade.drivers.processes.limits import Limits
 from colonnade.drivers.processes.logs import Log
 from colonnade.drivers.processes.metrics import METRICS
 from colonnade.protocol.errors import ConfigError
-
-from ..grpc_client import open_channel
+from colonnade.testing.grpc_client import open_channel
 
 NAMES = ("bank", "shop")
 PATIENCE_S = 60.0

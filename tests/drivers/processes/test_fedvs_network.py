@@ -60,23 +60,12 @@ def config_of(name, shares, address="127.0.0.1:0"):
 
 
 class Wiretap:
-    """A stream of the server, as gRPC gives it; it records all traffic."""
+    """Records all traffic of a call at the server."""
 
-    def __init__(self, context, read, written):
-        self._context, self._read, self._written = context, read, written
-
-    async def read(self):
-        data = await self._context.read()
-        if isinstance(data, bytes):
-            self._read.append(data)
-        return data
-
-    async def write(self, data):
-        self._written.append(bytes(data))
-        await self._context.write(data)
-
-    def __getattr__(self, name):
-        return getattr(self._context, name)
+    def __init__(self, call, read, written):
+        take, write = call._pass_on, call.write
+        call._pass_on = lambda data: (read.append(bytes(data)), take(data))
+        call.write = lambda data: (written.append(bytes(data)), write(data))
 
 
 class Recording:
@@ -110,8 +99,9 @@ class Recording:
                 self.files += [path.read_bytes() for path in node.folder.rglob("*") if path.is_file()]
             close(node)
 
-        def listen(service, peer, hello, context):
-            return converse(service, peer, hello, Wiretap(context, self.read, self.written))
+        def listen(service, peer, hello, call):
+            Wiretap(call, self.read, self.written)
+            return converse(service, peer, hello, call)
 
         monkeypatch.setattr(Service, "_converse", listen)
         monkeypatch.setattr(Server, "handle", keep_name)

@@ -45,8 +45,8 @@ from colonnade.drivers.processes.wire import (
     read_control,
 )
 from colonnade.protocol.errors import ColonnadeError, RemoteProtocolError
+from colonnade.testing.grpc_client import open_channel
 
-from ...grpc_client import open_channel
 from ...starting import Popen, run, starter
 
 TRIES = 5

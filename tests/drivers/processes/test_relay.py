@@ -760,13 +760,8 @@ def test_a_flood_over_the_relay_keeps_no_party_from_talking(certificates, tmp_pa
     async def flood(made, most):
         stream, room = made.nodes["bank"].peers["server"].stream, made.service.relay.room
         while not stream.dropped.done():
-            if not stream._writing:
-                stream._writing = True  # as the writing task does
-                try:
-                    await stream._write(relay("lab", SEALED, bytes(20_000)))
-                finally:
-                    stream._writing = False
-                    stream._wake.set()
+            if stream._writer.ready:
+                stream._writer.write(relay("lab", SEALED, bytes(20_000)))
             most.append(made.service.relay.held["bank"] / room.sender)
             await asyncio.sleep(0)
 
@@ -845,7 +840,7 @@ def test_where_parties_do_not_talk_to_each_other_there_is_no_relay(certificates,
             made.dial("bank")
             bank = made.nodes["bank"].peers["server"]
             await tools.until(lambda: bank.stream is not None, "the bank")
-            await bank.stream._write(relay("lab", b"hello"))
+            bank.stream._writer.write(relay("lab", b"hello"))
             await tools.until(made.tasks["bank"].done, "its refusal")
             with pytest.raises(RemoteProtocolError, match="unexpected frame of kind RELAY"):
                 made.tasks["bank"].result()

@@ -41,8 +41,7 @@ from colonnade.drivers.processes.wire import (
 from colonnade.protocol.errors import RemoteProtocolError
 from colonnade.protocol.events import PeerJoined, PeerLost, Received, Resumed, Send, SetTimer, Started, TimerFired
 from colonnade.protocol.messages import Message
-
-from ...grpc_client import open_channel
+from colonnade.testing.grpc_client import open_channel
 
 PARTIES = ("bank", "clinic")
 TICK = 500_000  # nanoseconds

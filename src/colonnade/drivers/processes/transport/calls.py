@@ -73,7 +73,7 @@ class Call:
         self._reader: asyncio.Future[None] | None = None
         self._take: Callable[[bytes | memoryview], None] | None = None
         self._on_end: Callable[[Exception | None], None] = _nothing
-        self._ended = False
+        self._ended = self._finished = False  # the other side's part; this side's
         self._error: Exception | None = None  # why it ended, if not well
 
     # Reading
@@ -160,6 +160,7 @@ class Call:
 
     def finish(self, status: Status = Status.OK, words: str = "") -> None:
         """End a server's call."""
+        self._finished = True
         self._answer()
         trailers = [(b"grpc-status", str(int(status)).encode())]
         if words:
@@ -267,7 +268,7 @@ class Call:
 
     def hungry(self) -> bool:
         """Whether more content may come."""
-        return self._take is not None or not self._waiting
+        return not self._finished and (self._take is not None or not self._waiting)
 
 
 def _nothing(*_: object) -> None:

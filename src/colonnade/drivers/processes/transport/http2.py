@@ -446,21 +446,21 @@ class Http2:
         if flags & ACK:
             return
         self._settled = True
+        self._reply(_frame(SETTINGS, ACK, 0))  # first: the other side counts by its new windows after this frame
         for key, value in _SETTING.iter_unpack(body):
             if key == INITIAL_WINDOW:
                 if value > LARGEST_WINDOW:
                     raise Violation(Code.FLOW_CONTROL_ERROR, "set a window that is too large")
                 change, self._their_window = value - self._their_window, value
-                for open_flow in list(self.flows.values()):
-                    open_flow.send_room += change
-                    self._pump_pending(open_flow)
+                for flow in self.flows.values():
+                    flow.send_room += change
             elif key == MAX_FRAME:
                 if not SMALLEST_FRAME <= value < 2**24:
                     raise Violation(Code.PROTOCOL_ERROR, "set a frame size that is not allowed")
                 self._their_frame = value
             elif key == TABLE_SIZE:
                 self._encoder.header_table_size = min(value, 4096)
-        self._reply(_frame(SETTINGS, ACK, 0))
+        self._pump_all()
 
     def _window_opened(self, number: int, size: int) -> None:
         size &= _ID
@@ -468,8 +468,7 @@ class Http2:
             self._send_room += size
             if not size or self._send_room > LARGEST_WINDOW:
                 raise Violation(Code.FLOW_CONTROL_ERROR, "opened its window too far")
-            for flow in list(self.flows.values()):
-                self._pump_pending(flow)
+            self._pump_all()
             return
         if self._is_idle(number):
             raise Violation(Code.PROTOCOL_ERROR, "opened the window of a stream that is not open")
@@ -478,6 +477,10 @@ class Http2:
             if not size or found.send_room > LARGEST_WINDOW:
                 raise Violation(Code.FLOW_CONTROL_ERROR, "opened its window too far")
             self._pump_pending(found)
+
+    def _pump_all(self) -> None:
+        for flow in list(self.flows.values()):
+            self._pump_pending(flow)
 
     def _pump_pending(self, flow: Flow) -> None:
         if flow.pending:
