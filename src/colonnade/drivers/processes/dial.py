@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 import msgspec
 
 from colonnade.drivers.processes.certificates import Identity
-from colonnade.drivers.processes.conversation import NEVER_MET
+from colonnade.drivers.processes.conversation import GIVEN_UP, NEVER_MET
 from colonnade.drivers.processes.limits import Limits
 from colonnade.drivers.processes.logs import Once
 from colonnade.drivers.processes.node import Node
@@ -175,6 +175,8 @@ class Dialler:
         self._meet(welcome.run)
         server.last_heard, server.met = time.monotonic(), True
         if not welcome.reset and not server.conversation.agrees(welcome.position):
+            if server.conversation.number == GIVEN_UP:
+                return "too many messages waited for the welcome"  # the next hello says so, and both restart
             raise RemoteProtocolError(SERVER_NAME, "its welcome does not fit this conversation")
         heard = welcome.position.received
         node.joined(server, welcome.position.number, welcome.reset, heard)
