@@ -1,7 +1,8 @@
 """The floor under `benchmarks/predict.py`: the same hops between the same number of processes, with nothing in them.
 
-An HTTPS connection that stays open, and behind it one `grpc.aio` stream with mutual TLS to each party, all asked at
-once. Frames and answers have the sizes of the real ones. No id is looked up, no token is checked, no network runs.
+An HTTPS connection that stays open, and behind it one stream of the driver's transport with mutual TLS to each party,
+all asked at once. Frames and answers have the sizes of the real ones. No id is looked up, no token is checked, no
+network runs.
 """
 
 import asyncio
@@ -17,14 +18,16 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import grpc
 import uvloop
 
 from colonnade.drivers.processes.certificates import Identity, throw_away
 from colonnade.drivers.processes.limits import Limits
+from colonnade.drivers.processes.pin import pinned_connection
+from colonnade.drivers.processes.transport.calls import Call
+from colonnade.drivers.processes.transport.listener import Listener
 from colonnade.predict.asking import Door
-from colonnade.testing.grpc_client import open_channel
 
+MOST_BYTES = 2**24
 _SIZE = struct.Struct("<I")  # of the answer: the first bytes of a question
 _LENGTH = re.compile(rb"Content-Length: (\d+)")
 
@@ -35,31 +38,36 @@ def identity(folder: Path, name: str) -> Identity:
 
 async def party(folder: Path, name: str, address: str) -> None:
     """Answer each question with as many bytes as it asks for."""
-    async with open_channel(identity(folder, name), address, Limits()) as channel:
-        call = channel.stream_stream("/floor/Join")()
-        await call.write(name.encode())
-        while (data := await call.read()) is not grpc.aio.EOF:
-            await call.write(bytes(_SIZE.unpack_from(data)[0]))
+    async with await pinned_connection(identity(folder, name), address, (), MOST_BYTES) as connection:
+        call, over = connection.call("/floor/Join"), asyncio.Event()
+        call.write(name.encode())
+        call.deliver(lambda data: call.write(bytes(_SIZE.unpack_from(data)[0])), lambda _: over.set())
+        await over.wait()
 
 
 class Parties:
     """The streams of all parties."""
 
     def __init__(self) -> None:
-        self.streams: dict[str, Any] = {}
+        self.streams: dict[str, Call] = {}
         self._owed: dict[str, asyncio.Future[None]] = {}
+        self.listener: Listener
 
-    async def join(self, _requests: object, context: Any) -> None:
-        name = (await context.read()).decode()
-        self.streams[name] = context
-        while await context.read() is not grpc.aio.EOF:
-            self._owed[name].set_result(None)
+    async def join(self, call: Call) -> None:
+        self.listener.member_calls(call)
+        call.widen()
+        name, over = bytes(await call.read() or b"").decode(), asyncio.Event()
+        self.streams[name] = call
+        call.deliver(lambda _: self._owed[name].set_result(None), lambda _: over.set())
+        await over.wait()
 
     async def ask(self, asked: int, found: int) -> None:
         """Send `asked` bytes to every party, and wait until each has sent `found` bytes."""
         question = _SIZE.pack(found).ljust(asked, b"\0")
         self._owed = {name: asyncio.get_running_loop().create_future() for name in self.streams}
-        await asyncio.gather(*(stream.write(question) for stream in self.streams.values()), *self._owed.values())
+        for stream in self.streams.values():
+            stream.write(question)
+        await asyncio.gather(*self._owed.values())
 
 
 class Http(asyncio.Protocol):
@@ -87,15 +95,10 @@ class Http(asyncio.Protocol):
 
 async def server(folder: Path, expected: int) -> None:
     """Print both ports, then a line when all parties are here; run until stdin ends."""
-    own, parties = identity(folder, "server"), Parties()
-    listening = grpc.aio.server(options=[("grpc.so_reuseport", 0)])
-    handler = grpc.method_handlers_generic_handler(
-        "floor", {"Join": grpc.stream_stream_rpc_method_handler(parties.join)}
-    )
-    listening.add_generic_rpc_handlers((handler,))
-    credentials = grpc.ssl_server_credentials([(own.key, own.certificate)], own.authority, True)
-    port = listening.add_secure_port("127.0.0.1:0", credentials)
-    await listening.start()
+    parties = Parties()
+    handlers = {b"/floor/Join": parties.join}
+    parties.listener = Listener(identity(folder, "server"), handlers, Limits(), 100, MOST_BYTES, print)
+    port = await parties.listener.start("127.0.0.1", 0)
     tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     tls.load_cert_chain(folder / "server.pem", folder / "server.key")
     web = await asyncio.get_running_loop().create_server(lambda: Http(parties), "127.0.0.1", 0, ssl=tls)
@@ -105,7 +108,7 @@ async def server(folder: Path, expected: int) -> None:
     print("here", flush=True)
     await asyncio.to_thread(sys.stdin.read)
     web.close()
-    await listening.stop(0)
+    await parties.listener.stop(0)
 
 
 @contextlib.contextmanager

@@ -37,9 +37,7 @@ class ServerLive:
         while True:
             for peer in self._training.node.peers.values():
                 if peer.met and peer.stream is None:
-                    self._events.gone(
-                        peer.name
-                    )  # gRPC ends the call of a party that was killed without a line in the log
+                    self._events.gone(peer.name)  # the log may leave out a party's line: it limits them
             if self._file.due:
                 self._file.write(self._content)
             await asyncio.sleep(LOOK_S)

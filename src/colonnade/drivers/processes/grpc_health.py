@@ -4,7 +4,7 @@
     HealthCheckResponse { ServingStatus status = 1 } 1 SERVING, 2 NOT_SERVING, 3 SERVICE_UNKNOWN (only of Watch)
 
 These two messages are written and read here by hand, in Protocol Buffers' wire format. The package
-grpcio-health-checking would bring protobuf, whose version other packages pin, for ten lines.
+grpcio-health-checking would bring grpcio and protobuf, whose version other packages pin, for ten lines.
 """
 
 from collections.abc import Awaitable, Callable, Coroutine

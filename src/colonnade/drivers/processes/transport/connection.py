@@ -1,5 +1,7 @@
-"""One socket with TLS, HTTP/2 and gRPC calls on it. All of it runs on the event loop's thread, in the call in which
-bytes arrive: from the socket to the role and back to the socket there is no task and no other thread.
+"""One socket with TLS, HTTP/2 and gRPC calls on it.
+
+All of it runs on the event loop's thread, in the call in which bytes arrive: from the socket to the role and back to
+the socket there is no task and no other thread.
 """
 
 import asyncio
@@ -19,6 +21,7 @@ __all__ = ["Connection", "connect"]
 
 BUFFER = 2**18
 UNSENT = 2**18  # bytes that may wait for the socket before writers are told to wait
+CLOSE_S = 5.0
 NO_ANSWER = "the server closed the connection"
 
 
@@ -100,23 +103,24 @@ class Connection(asyncio.BufferedProtocol):
         self.close()
 
     def close(self) -> None:
-        """End the connection after what was written."""
+        """End the connection after what was written, or after `CLOSE_S` if the other side does not read it."""
         if not self._dead:
             self.http2.go_away()
             self._dead = True
-            self._transport.close()
+            self._end()
             self.http2.lost("connection closed")
 
     def abort(self, cause: str = "connection lost") -> None:
         """End the connection now."""
         if not self._dead:
             self._dead, self._cause = True, cause
+        if not self.gone.done():
             self._transport.abort()
 
-    @property
-    def unsent(self) -> int:
-        """Bytes that wait for the socket."""
-        return self._transport.get_write_buffer_size()
+    def _end(self) -> None:
+        self._transport.close()
+        if self._transport.get_write_buffer_size():
+            asyncio.get_running_loop().call_later(CLOSE_S, self.abort)
 
     # asyncio
 
@@ -180,7 +184,7 @@ class Connection(asyncio.BufferedProtocol):
         if not self.shaken.done():
             self.shaken.set_exception(error)
             self.shaken.exception()  # retrieved: there may be no reader
-        self._transport.close()
+        self._end()
         self.on_refused(self, error)
         self.http2.lost(cause)
 

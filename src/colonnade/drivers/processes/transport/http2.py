@@ -207,6 +207,7 @@ class Http2:
         """Open the flow's window again if half of it is used and the receiver wants more."""
         if flow.room * 2 <= flow.window and flow.window > FIRST_WINDOW and flow.receiver.hungry():
             self._grant(flow, flow.window - flow.room)
+            self._flush()
 
     def ping(self) -> None:
         """Ask the other side for a sign of life."""

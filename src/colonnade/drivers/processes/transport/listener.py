@@ -6,7 +6,6 @@ connection that gives no sign of life ends, too.
 """
 
 import asyncio
-import contextlib
 import socket
 import ssl
 import time
@@ -131,7 +130,8 @@ class Listener:
 
     def _not_understood(self, connection: Connection, error: Exception) -> None:
         if isinstance(error, ssl.SSLError):
-            self._refused("tls", connection.address, cause_of(error))
+            cause = "broken TLS" if connection.certificate else cause_of(error)
+            self._refused("tls", connection.address, cause)
         else:
             self._refused("protocol", connection.address, str(error))
 
@@ -208,11 +208,6 @@ async def _not_grpc(_call: Call) -> None:
 
 def _listen(host: str, port: int) -> socket.socket:
     """A listening socket. A second server on the same port is a mistake, so no port is shared."""
-    if host in ("::", ""):
-        if socket.has_dualstack_ipv6():
-            return socket.create_server(("::", port), family=socket.AF_INET6, backlog=BACKLOG, dualstack_ipv6=True)
-        host = host or "0.0.0.0"
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    with contextlib.suppress(OSError):
-        family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
-    return socket.create_server((host, port), family=family, backlog=BACKLOG)
+    family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0][0]
+    both = host == "::" and socket.has_dualstack_ipv6()  # IPv4 callers, too
+    return socket.create_server((host, port), family=family, backlog=BACKLOG, dualstack_ipv6=both)

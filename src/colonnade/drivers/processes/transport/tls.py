@@ -24,6 +24,9 @@ _CAUSES = {
     "RECORD_LAYER_FAILURE": "does not speak TLS",
     "HTTP_REQUEST": "does not speak TLS",
     "UNSUPPORTED_PROTOCOL": "speaks an older TLS than 1.3",
+    "TLSV1_ALERT_UNKNOWN_CA": "does not accept this server's authority",
+    "SSLV3_ALERT_CERTIFICATE_EXPIRED": "takes this server's certificate for expired: compare the clocks",
+    "SSLV3_ALERT_BAD_CERTIFICATE": "does not accept this server's certificate",
 }
 _PURPOSE = 26  # OpenSSL: "unsuitable certificate purpose"
 
