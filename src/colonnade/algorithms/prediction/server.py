@@ -235,7 +235,7 @@ class PredictServer(AskingServer[AskingState]):
     @job(Compute)
     def predict(self, job: Compute) -> Computed:
         """Run θ_0 on the blocks of all parties."""
-        values = self._network.objective.predict(self._network.output(self._evaluation.gathered(job.h)))
+        values = self._network.predict(self._evaluation.gathered(job.h))
         return Computed(job.number, values.reshape(len(job.h), -1), job.blocks, job.away)
 
     @done(Computed)
