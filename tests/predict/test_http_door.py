@@ -9,6 +9,7 @@ import threading
 import time
 
 import h11
+import msgspec
 import numpy as np
 import pytest
 
@@ -418,8 +419,10 @@ def test_an_answer_says_what_it_rests_on():
     blocks = np.array([[SENT, FALLBACK], [SENT, CACHED], [LACKS, LACKS]], np.uint8)
     values = np.array([[0.25, 0.75], [0.5, 0.5], [0, 0]])
     task = Task("binary", ("no", "yes"))
-    found = answers_of(["a", "b", "x"], Computed(1, values, blocks, []), ("bank", "shop"), task)
+    computed = Computed(1, values, blocks, [])
+    found = json.loads(msgspec.json.encode(answers_of(["a", "b", "x"], computed, ("bank", "shop"), task)))
     first, second, third = found["answers"]
+    assert list(first) == ["id", "prediction", "probabilities", "parties", "cached", "fallback", "refused"]
     assert found["classes"] == ["no", "yes"] and first["prediction"] == "yes" and first["probabilities"] == [0.25, 0.75]
     assert (first["parties"], first["fallback"], first["refused"]) == (["bank"], ["shop"], None)
     assert (second["parties"], second["cached"]) == (["bank"], ["shop"])
@@ -428,8 +431,8 @@ def test_an_answer_says_what_it_rests_on():
 
 def test_a_value_has_no_probabilities():
     computed = Computed(1, np.array([[3.5]]), np.array([[SENT, SENT]], np.uint8), [])
-    answer = answers_of(["a"], computed, ("bank", "shop"), Task("regression", ()))["answers"][0]
-    assert answer["prediction"] == 3.5 and answer["probabilities"] is None
+    (answer,) = answers_of(["a"], computed, ("bank", "shop"), Task("regression", ())).answers
+    assert answer.prediction == 3.5 and answer.probabilities is None
 
 
 def test_ids_from_a_column_that_is_there(tmp_path):
