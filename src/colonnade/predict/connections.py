@@ -154,12 +154,12 @@ class _Line:
 
     async def body(self, most: int, within_s: float) -> bytes:
         """The rest of the request; raises Refused if it is longer than `most`, or TimeoutError."""
-        import h11
-
         if self._whole is not None:
             if len(self._whole) > most:
                 raise _too_large(most)
             return self._whole
+        import h11
+
         if self.http.they_are_waiting_for_100_continue:
             self.writer.write(self._of_h11(h11.InformationalResponse(status_code=100, headers=[])))
         body, until = bytearray(), asyncio.get_running_loop().time() + within_s
@@ -172,16 +172,18 @@ class _Line:
     @property
     def unread(self) -> bool:
         """Whether a part of the request has not been read."""
+        if self._whole is not None:
+            return False
         import h11
 
-        return self._whole is None and self.http.their_state is h11.SEND_BODY
+        return self.http.their_state is h11.SEND_BODY
 
     def begin_next(self) -> bool:
         """Make the connection ready for another request; returns False if none may follow."""
-        import h11
-
         if self._whole is not None:
             return True
+        import h11
+
         if self.http.our_state is h11.MUST_CLOSE:
             return False
         self.http.start_next_cycle()
@@ -189,12 +191,12 @@ class _Line:
 
     async def send(self, code: int, content: bytes, headers: Mapping[str, str]) -> None:
         """Write a response, in one write: one TLS record, and the caller wakes up once."""
-        import h11
-
         event, end, text = _response(code, len(content), tuple(headers.items()))
         if self._whole is not None:
             self.writer.write(text + content)
         else:
+            import h11
+
             self.writer.write(self._of_h11(event, h11.Data(data=content), end))
         if self.writer.transport.get_write_buffer_size():
             async with asyncio.timeout(SEND_S):
