@@ -5,14 +5,15 @@
 A random table of 24 columns, three parties `mlp:64` of 16, a server `mlp:32`, trained for a moment. Then the server and
 the parties come up from their checkpoints (mutual TLS over loopback, one thread each) and are asked for batches of 1,
 100 and 1000 ids, one request after the other. The bare model is the same networks with the same rows in this process,
-no ids, no messages. The floor is the same hops between as many processes, with nothing in them (`predict_floor.py`): a
-federation without any cost of its own would reach floor + bare, and less only by running networks side by side. All
-three are timed in turn, batch by batch, and the ratios are those of the medians. The predictions are compared: they
-must be the same up to rounding.
+no ids, no messages. Plain torch is the layers of these networks as bare modules under `torch.inference_mode`. The floor
+is the same hops between as many processes, with nothing in them (`predict_floor.py`): a federation without any cost of
+its own would reach floor + bare, and less only by running networks side by side. All four are timed in turn, batch by
+batch, and the ratios are those of the medians. The predictions are compared: they must be the same up to rounding.
 """
 
 import argparse
 import asyncio
+import copy
 import json
 import tempfile
 import time
@@ -57,8 +58,7 @@ def bare_model(config: Any, data: Any, out: Path) -> Callable[[np.ndarray], np.n
     """The networks that the processes saved, called directly."""
     roles: list[Any] = federation(config, data).roles()
     for role in roles:
-        saved = state.unpack((out / "nodes" / role.name / "run" / "state" / "checkpoint.safetensors").read_bytes())
-        role.load(saved["role"])
+        role.load(saved_role(out, role.name))
     tables = [np.concatenate([train, test]) for train, test in zip(data.train, data.test, strict=True)]
 
     def predict(rows: np.ndarray) -> np.ndarray:
@@ -69,17 +69,39 @@ def bare_model(config: Any, data: Any, out: Path) -> Callable[[np.ndarray], np.n
     return predict
 
 
+def plain_torch(config: Any, data: Any, out: Path) -> Callable[[np.ndarray], np.ndarray]:
+    """The same layers as bare modules of torch under `torch.inference_mode`, without any code of this package."""
+    roles: list[Any] = federation(config, data).roles()
+    for role in roles:
+        role.load(saved_role(out, role.name))
+    top, *parties = [copy.deepcopy(role.network.reader) for role in roles]
+    tables = [np.concatenate([train, test]) for train, test in zip(data.train, data.test, strict=True)]
+
+    @torch.inference_mode()
+    def predict(rows: np.ndarray) -> np.ndarray:
+        h = [party(torch.from_numpy(table[rows])) for party, table in zip(parties, tables, strict=True)]
+        ones = torch.sigmoid(top(torch.cat(h, 1))[:, 0].double())
+        return torch.stack([1 - ones, ones], 1).numpy()
+
+    return predict
+
+
+def saved_role(out: Path, name: str) -> Any:
+    """The state that a role's process saved."""
+    return state.unpack((out / "nodes" / name / "run" / "state" / "checkpoint.safetensors").read_bytes())["role"]
+
+
 def frame_bytes(message: Ask | Found) -> int:
     """The size of a message on the wire."""
     return Codec(PAYLOADS).encode(message).size + ENVELOPE_BYTES
 
 
 def measure(
-    door: Door, bare: Callable[[np.ndarray], np.ndarray], hops: Callable[..., object], ids: list[str], batch: int,
-    repeats: int,
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:  # fmt: skip
-    """Seconds of every request, of the bare model with the same rows, and of the same hops with nothing in them."""
-    generator, asked, alone, empty = np.random.default_rng(batch), [], [], []
+    door: Door, bare: Callable[[np.ndarray], np.ndarray], plain: Callable[[np.ndarray], np.ndarray],
+    hops: Callable[..., object], ids: list[str], batch: int, repeats: int,
+) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:  # fmt: skip
+    """Seconds of every request, of the bare model and of plain torch with the same rows, and of the empty hops."""
+    generator, asked, alone, torches, empty = np.random.default_rng(batch), [], [], [], []
     found_bytes = frame_bytes(Found(0, 0, np.ones(batch, bool), np.zeros((batch, 16), np.float32)))
     for repeat in range(repeats + 5):
         rows = generator.integers(0, len(ids), batch)
@@ -89,8 +111,10 @@ def measure(
         between = time.perf_counter()
         expected = bare(rows)
         end = time.perf_counter()
+        in_torch = plain(rows)
+        last = time.perf_counter()
         answered = np.array([answer["probabilities"] for answer in found["answers"]])
-        if not np.allclose(answered, expected, rtol=0.0, atol=ROUNDING):
+        if not all(np.allclose(given, expected, rtol=0.0, atol=ROUNDING) for given in (answered, in_torch)):
             raise SystemExit("the federation predicts something else than the bare model")
         sizes = frame_bytes(Ask(0, 0, chosen)), found_bytes, len(json.dumps(found))
         before = time.perf_counter()
@@ -99,8 +123,9 @@ def measure(
         if repeat >= 5:  # the first ones trigger late imports
             asked.append(between - start)
             alone.append(end - between)
+            torches.append(last - end)
             empty.append(after - before)
-    return np.array(asked), np.array(alone), np.array(empty)
+    return np.array(asked), np.array(alone), np.array(torches), np.array(empty)
 
 
 def main() -> None:
@@ -109,22 +134,23 @@ def main() -> None:
     arguments.add_argument("--rows", type=int, default=20_000)
     options = arguments.parse_args()
     torch.set_num_threads(1)
-    console = Console(width=130)
+    console = Console(width=170)
     config, data = from_dict(CONFIG), make_data(options.rows)
     table = Table(
         "ids", "p50 (ms)", "p95 (ms)", "rows/s", "bare p50 (ms)", "bare rows/s", "p50 ratio", "rows/s ratio",
-        "floor p50 (ms)", "floor ratio",
+        "floor p50 (ms)", "floor ratio", "plain torch p50 (ms)", "p50 / plain torch",
     )  # fmt: skip
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder) / "run"
         asyncio.run(prepare_up(config, out, data).run())
-        bare = bare_model(config, data, out)
+        bare, plain = bare_model(config, data, out), plain_torch(config, data, out)
         with up_for_questions(reopen_up(config, out, predict=True)) as door, floor(list(data.parties)) as hops:
             for batch in BATCHES:
-                asked, alone, empty = measure(door, bare, hops, list(data.ids), batch, options.repeats)
+                asked, alone, torches, empty = measure(door, bare, plain, hops, list(data.ids), batch, options.repeats)
                 p50, p95, own, least = np.median(asked), np.quantile(asked, 0.95), np.median(alone), np.median(empty)
+                layers = np.median(torches)
                 cells = (1e3 * p50, 1e3 * p95, batch / p50, 1e3 * own, batch / own, p50 / own, own / p50)
-                cells += (1e3 * least, least / own)
+                cells += (1e3 * least, least / own, 1e3 * layers, p50 / layers)
                 table.add_row(str(batch), *(f"{cell:.3g}" if cell < 1000 else f"{cell:.0f}" for cell in cells))
     console.print(table)
 

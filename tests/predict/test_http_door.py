@@ -8,6 +8,8 @@ import socket
 import threading
 import time
 
+import h11
+import msgspec
 import numpy as np
 import pytest
 
@@ -15,6 +17,7 @@ from colonnade.algorithms.prediction.messages import Computed
 from colonnade.algorithms.prediction.standing_in import CACHED, FALLBACK, LACKS, SENT
 from colonnade.data.task import Task
 from colonnade.drivers.processes.logs import Log
+from colonnade.predict import connections
 from colonnade.predict import tokens as tokens_module
 from colonnade.predict.asking import Door, read_ids
 from colonnade.predict.callers import Callers
@@ -300,6 +303,94 @@ def test_what_is_not_http_is_closed(place):
     assert place.callers.strangers["not HTTP"] == 1
 
 
+def head_of(place, more="", end="\r\n", length=13, method="POST", version="1.1"):
+    lines = [f"{method} /predict HTTP/{version}", "Host: x", f"Authorization: Bearer {place.token}"]
+    return end.join([*lines, *([more] if more else []), f"Content-Length: {length}", "", ""]).encode()
+
+
+def conversation(place, *writes):
+    """What the server sends on one connection: each write waits until the answer to the one before it has begun."""
+    found = b""
+    with socket.create_connection(place.address(), timeout=60) as line:
+        line.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        for written in writes:
+            line.sendall(written)
+            if not written.endswith(b"{"):
+                try:
+                    found += line.recv(100_000)
+                except ConnectionResetError:
+                    break
+        with contextlib.suppress(OSError):
+            line.shutdown(socket.SHUT_WR)
+            while more := line.recv(100_000):
+                found += more
+    return found
+
+
+BODY = b'{"ids":["17"]}'
+
+
+@pytest.mark.parametrize(
+    "writes",
+    [
+        lambda place: [head_of(place, length=14) + BODY] * 3,
+        lambda place: [head_of(place, length=14) + BODY, head_of(place, length=14) + BODY[:1], BODY[1:]],
+        lambda place: [head_of(place, length=14) + BODY, (head_of(place, length=14) + BODY) * 3],
+        lambda place: [head_of(place, length=14) + BODY, head_of(place, length=14) + BODY + b"GET /nothing"],
+        lambda place: [head_of(place, length=9) + b'{"ids":1}'] * 2,
+        lambda place: [head_of(place, "Connection: keep-alive", length=14) + BODY] * 3,
+        lambda place: [head_of(place, "Connection: close", length=14) + BODY] * 2,
+        lambda place: [head_of(place, "Connection: close\r\nConnection: keep-alive", length=14) + BODY] * 2,
+        lambda place: [head_of(place, version="1.0", length=14) + BODY] * 2,
+        lambda place: [head_of(place, method="HEAD", length=14) + BODY] * 2,
+        lambda place: [head_of(place, length=2000) + 2000 * b" "] * 2,
+        # Bare line ends: h11 ends this head before the part that looks like its end.
+        lambda place: [head_of(place, end="\n", length=4) + b"\r\n\r\n"] * 2,
+    ],
+)
+def test_a_head_that_is_known_means_what_h11_reads_in_it(place, monkeypatch, writes):
+    remembering = conversation(place, *writes(place))
+    asked, place.predictor.asked = place.predictor.asked, []
+    monkeypatch.setattr(connections, "KNOWN_HEAD_BYTES", 0)
+    assert remembering == conversation(place, *writes(place))
+    assert asked == place.predictor.asked
+
+
+def test_h11_reads_the_same_head_once(place, monkeypatch):
+    read, receive = [], h11.Connection.receive_data
+    monkeypatch.setattr(h11.Connection, "receive_data", lambda own, data: read.append(data) or receive(own, data))
+    with contextlib.closing(Door(place.url, place.token)) as door:
+        for id in ["1", "2", "33", "4", "55"]:
+            assert door.request("POST", "/predict", {"ids": [id]})["answers"] == [{"id": id}]
+    assert len([data for data in read if data]) == 2, "one for each length of the body"
+
+
+def test_a_known_head_is_admitted_each_time(place):
+    asked = head_of(place, length=14) + BODY
+    with socket.create_connection(place.address(), timeout=60) as line:
+        for _ in range(2):
+            line.sendall(asked)
+            assert line.recv(100_000).startswith(b"HTTP/1.1 200 ")
+        place.tokens.revoke("me")
+        line.sendall(asked)
+        found = line.recv(100_000)
+        assert found.startswith(b"HTTP/1.1 401 ") and b"Connection: close" in found
+        assert line.recv(1) == b""
+
+
+def test_a_connection_keeps_few_heads_and_none_of_a_stranger(place):
+    kept = []
+    made = connections._Line
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(connections, "_Line", lambda *parts: kept.append(made(*parts)) or kept[-1])
+        with contextlib.closing(Door(place.url, place.token)) as door:
+            for length in range(1, 40):
+                door.request("POST", "/predict", {"ids": [length * "1"]})
+            assert 0 < len(kept[0]._known) <= connections.KNOWN_HEADS
+        assert place.call("GET", "/status", token="wrong")[0] == 401
+    assert len(kept) == 2 and not kept[1]._known
+
+
 def test_only_admitted_requests_count_against_their_limit(place):
     silent = idle(place, 10)
     answers = []
@@ -328,8 +419,10 @@ def test_an_answer_says_what_it_rests_on():
     blocks = np.array([[SENT, FALLBACK], [SENT, CACHED], [LACKS, LACKS]], np.uint8)
     values = np.array([[0.25, 0.75], [0.5, 0.5], [0, 0]])
     task = Task("binary", ("no", "yes"))
-    found = answers_of(["a", "b", "x"], Computed(1, values, blocks, []), ("bank", "shop"), task)
+    computed = Computed(1, values, blocks, [])
+    found = json.loads(msgspec.json.encode(answers_of(["a", "b", "x"], computed, ("bank", "shop"), task)))
     first, second, third = found["answers"]
+    assert list(first) == ["id", "prediction", "probabilities", "parties", "cached", "fallback", "refused"]
     assert found["classes"] == ["no", "yes"] and first["prediction"] == "yes" and first["probabilities"] == [0.25, 0.75]
     assert (first["parties"], first["fallback"], first["refused"]) == (["bank"], ["shop"], None)
     assert (second["parties"], second["cached"]) == (["bank"], ["shop"])
@@ -338,8 +431,8 @@ def test_an_answer_says_what_it_rests_on():
 
 def test_a_value_has_no_probabilities():
     computed = Computed(1, np.array([[3.5]]), np.array([[SENT, SENT]], np.uint8), [])
-    answer = answers_of(["a"], computed, ("bank", "shop"), Task("regression", ()))["answers"][0]
-    assert answer["prediction"] == 3.5 and answer["probabilities"] is None
+    (answer,) = answers_of(["a"], computed, ("bank", "shop"), Task("regression", ())).answers
+    assert answer.prediction == 3.5 and answer.probabilities is None
 
 
 def test_ids_from_a_column_that_is_there(tmp_path):

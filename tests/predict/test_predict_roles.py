@@ -43,18 +43,11 @@ from colonnade.protocol.role import WITHHELD
 SECOND = 10**9
 
 
-class Objective:
-    def predict(self, output):
-        return np.stack([1 - output, output], 1)
-
-
 class Network:
-    """The output is the sum of all blocks."""
+    """The probability is the sum of all blocks."""
 
-    objective = Objective()
-
-    def output(self, h):
-        return h.sum(1)
+    def predict(self, h):
+        return np.stack([1 - h.sum(1), h.sum(1)], 1)
 
 
 class Plain:

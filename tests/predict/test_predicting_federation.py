@@ -9,6 +9,7 @@ from contextlib import ExitStack, asynccontextmanager, closing
 import numpy as np
 import polars
 import pytest
+import torch
 
 from colonnade.config.schema import from_dict
 from colonnade.data import Alignment, save_alignment
@@ -171,7 +172,7 @@ def ids_of(folder, file, count=5):
 
 
 def expected(world, ids):
-    """The same from the trained networks, without any messages."""
+    """The same from the trained networks in torch, without any messages."""
     server, parties = world.server(), [world.party(name) for name in NAMES]
     assert server.read()
     role = server.role
@@ -180,8 +181,8 @@ def expected(world, ids):
         answering = predicting_party(party).node.role
         rows = answering.table.find(ids)
         assert (rows >= 0).all()
-        blocks.append(party.role.network.read(answering.table.x[rows]))
-    h = role.evaluation.gathered(np.concatenate(blocks, 1))
+        blocks.append(party.role.network.reader(torch.from_numpy(answering.table.x[rows])))
+    h = role.evaluation.gathered(torch.cat(blocks, 1).numpy())
     return role.network.objective.predict(role.network.output(h)).tolist()
 
 
@@ -209,7 +210,7 @@ def test_a_federation_predicts_what_its_networks_say_and_again_after_a_restart(f
 
     first, again = asyncio.run(story())
     assert first == again, "the same bits"
-    assert [answer["probabilities"] for answer in first] == expected(world, ids)
+    np.testing.assert_allclose([answer["probabilities"] for answer in first], expected(world, ids), rtol=0, atol=1e-6)
     assert all(answer["parties"] == list(NAMES) and answer["refused"] is None for answer in first)
     assert not any(id in log.getvalue() for log in world.logs.values() for id in ids), "no ids in logs"
 

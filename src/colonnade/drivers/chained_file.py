@@ -52,6 +52,7 @@ class ChainedFile:
         self.path, self._most, self._keep, self._heading, self._clock = path, most_bytes, keep, heading, clock
         self._name = str(path)
         self._file: int | None = None
+        self._identity = 0, 0  # of the open file: its number and device
         self._number, self._before, self._end = 0, START, -1  # of the next line; where the file ended last
         self._alone = threading.Lock()
 
@@ -71,10 +72,9 @@ class ChainedFile:
         """Write the line and return None; else the file must be opened again: True if it was full, False if it moved"""
         file = self._open()
         with locked(file):
-            found = os.fstat(file)
-            if not self._is_current(found):
+            size = self._size_if_current()
+            if size is None:
                 return False
-            size = found.st_size
             if size != self._end and not self._find_end(file, size):
                 size = self._most  # no line in it is chained: an earlier release wrote it
             if size >= self._most:
@@ -120,16 +120,19 @@ class ChainedFile:
             new = not self.path.exists()
             self._file = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_APPEND | BINARY, 0o600)
             self._end = -1
+            found = os.fstat(self._file)
+            self._identity = found.st_ino, found.st_dev
             if new:
                 sync_folder(self.path.parent)
         return self._file
 
-    def _is_current(self, found: os.stat_result) -> bool:
+    def _size_if_current(self) -> int | None:
+        """The file's size; None if another file, or none, has its name now. An open file keeps its number."""
         try:
             current = os.stat(self._name)  # noqa: PTH116 - half the time of `Path.stat`, for every line
         except FileNotFoundError:
-            return False
-        return found.st_ino == current.st_ino and found.st_dev == current.st_dev
+            return None
+        return current.st_size if (current.st_ino, current.st_dev) == self._identity else None
 
     def sync(self) -> None:
         """Make the lines survive a power cut."""

@@ -19,6 +19,7 @@ from torch.autograd.graph import _engine_run_backward
 from torch.func import functional_call, grad, vmap
 
 from colonnade.models.continued import tensors_of
+from colonnade.models.frozen import Frozen, freeze
 from colonnade.models.on_device import seed_generators, to_array, to_tensor
 from colonnade.models.optimiser import OptimiserSpec, Parameters, Regulariser
 from colonnade.models.polynomial import Polynomial
@@ -67,6 +68,7 @@ class Network(Parameters):
         # For training mode if `read` differs from it: `read` draws nothing, moves no buffer, and uses the average of θ.
         self._apart = self.twin() if self._draws or self.averages or self.average is not None else None
         self._tape: tuple[int, Tensor] | None = None
+        self._frozen: Frozen | None = None
 
     def run(self, x: Tensor, seed: int, onward: bool = False) -> Tensor:
         """Run one pass in training mode; random layers draw from `seed`.
@@ -103,6 +105,7 @@ class Network(Parameters):
 
     def follow(self, other: "Network") -> None:
         """Take over the parameters and committed buffers of the network from which this one was copied."""
+        self._frozen = None
         self.theta.copy_(other.theta)
         self.commit(other._committed)
 
@@ -178,6 +181,7 @@ class Network(Parameters):
 
     def apply(self, gradient: Array, rate: float, buffers: list[Array] | None = None) -> None:
         """θ ← θ − rate·(gradient + ∇r(θ)), by the role's optimiser; then commits the buffers."""
+        self._frozen = None
         if not self.over:
             self.commit(buffers or ())
         super().apply(gradient, rate)
@@ -188,15 +192,28 @@ class Network(Parameters):
 
     def settle_on(self, snapshot: list[Array]) -> None:
         """Read this snapshot from now on; later steps are ignored."""
+        self._frozen = None
         super().settle_on(snapshot)
         self.commit(snapshot[1:])
 
-    @torch.no_grad()
+    def freeze(self) -> None:
+        """Let `read` use numpy for a few rows, until the weights change again: for predictions, not for training.
+
+        The outputs then differ from those of torch by rounding.
+        """
+        self._frozen = freeze(self._reader)
+
     def read(self, x: Array) -> Array:
         """Return the output in evaluation mode of the committed state, or of its average.
 
         The call moves no generator and no buffer.
         """
+        if self._frozen is not None and self._frozen.takes(x):
+            return self._frozen(x)
+        return self._read(x)
+
+    @torch.no_grad()
+    def _read(self, x: Array) -> Array:
         starts = range(0, max(len(x), 1), READ_ROWS)
         parts = [self._reader(self.tensor(x[start : start + READ_ROWS])) for start in starts]
         output: Array = to_array(parts[0] if len(parts) == 1 else torch.cat(parts))
@@ -253,6 +270,7 @@ class Network(Parameters):
         return super().save() | {"buffers": [buffer.cpu().numpy().copy() for buffer in self._committed]}
 
     def load(self, saved: Mapping[str, Any]) -> None:
+        self._frozen = None
         super().load(saved)
         for buffer, value in zip(self._committed, saved["buffers"], strict=True):
             buffer.copy_(to_tensor(value))

@@ -100,6 +100,21 @@ class Objective:
                 prediction = (output[:, 0].double() * self._spread + self._mean).cpu().numpy()
         return prediction
 
+    def predict_here(self, output: Array) -> Array:
+        """Return the same as `predict`, up to rounding, for an array in this process's memory."""
+        z: Array = output.astype(np.float64)
+        match self.task.kind:
+            case "multiclass":
+                shares = np.exp(z - z.max(1, keepdims=True))
+                prediction: Array = shares / shares.sum(1, keepdims=True)
+            case "binary":
+                prediction = np.empty((len(z), 2))
+                prediction[:, 1] = np.exp(np.minimum(z[:, 0], 0)) / (1 + np.exp(-np.abs(z[:, 0])))  # cannot overflow
+                prediction[:, 0] = 1 - prediction[:, 1]
+            case _:
+                prediction = z[:, 0] * self._spread + self._mean
+        return prediction
+
 
 class TargetsIn:
     """Targets by row; allocates nothing as large as all rows."""

@@ -11,7 +11,7 @@ from colonnade.models.objective import Objective
 from colonnade.models.on_device import contiguous, number, to_array
 from colonnade.models.optimiser import OptimiserSpec, Regulariser
 from colonnade.protocol.errors import ConfigError, ModelError
-from colonnade.protocol.messages import Array
+from colonnade.protocol.messages import Array, Elsewhere
 
 __all__ = ["AGGREGATES", "Gradients", "ServerNetwork", "aggregate", "aggregated_width", "block_of"]
 
@@ -104,6 +104,14 @@ class ServerNetwork(Network):
     def aggregated(self, h: Tensor) -> Tensor:
         """Return the network's input from embeddings (rows, Σ widths)."""
         return aggregate(self._how, h, self._parties)
+
+    def predict(self, h: Array) -> Array:
+        """Return probabilities, or values, for embeddings (rows, Σ widths)."""
+        if self._frozen is not None and not isinstance(h, Elsewhere):
+            inputs = h if self._how == "concat" else getattr(h.reshape(len(h), self._parties, -1), self._how)(1)
+            if self._frozen.takes(inputs):
+                return self.objective.predict_here(self._frozen(inputs))
+        return self.objective.predict(self.output(h))
 
     @torch.no_grad()
     def output(self, h: Array) -> Tensor:

@@ -20,6 +20,7 @@ from colonnade.data.report_progress import silent
 from colonnade.data.suggest import did_you_mean, listing
 from colonnade.data.tables import column_names, read_columns
 from colonnade.deployment.up import FederationUp, reopen_up
+from colonnade.predict.http_client import HttpClient
 from colonnade.predict.tokens import Tokens
 from colonnade.protocol.errors import ColonnadeError, ConfigError
 from colonnade.results.folder import tables_of
@@ -47,40 +48,14 @@ SILENCE = (OSError, http.client.HTTPException, ValueError, msgspec.MsgspecError)
 Answers = list[dict[str, Any]]
 
 
-class _Connection(http.client.HTTPConnection):
-    """Sends a request's head and body in one write: one TLS record, and one turn of the server's event loop."""
-
-    _held = b""
-
-    def send(self, data: Any) -> None:
-        """Hold these bytes until `flush`."""
-        self._held += data
-
-    def flush(self) -> None:
-        """Connect if there is no connection, and send what was held."""
-        held, self._held = self._held, b""
-        super().send(held)
-
-    def close(self) -> None:
-        self._held = b""
-        super().close()
-
-
-class _TlsConnection(_Connection, http.client.HTTPSConnection):
-    pass
-
-
 class Door:
     """An endpoint with a token for it, and a connection that stays open. For one thread."""
 
     def __init__(self, url: str, token: str, certificate: Path | None = None) -> None:
         self.url, self.token = url, token
         scheme, _, address = url.partition("://")
-        if scheme == "https":
-            context = _trusting(certificate)
-            self._connection: _Connection = _TlsConnection(address, timeout=PATIENCE_S, context=context)
-        else:
-            self._connection = _Connection(address, timeout=PATIENCE_S)
+        self._headers = f"Authorization: Bearer {token}\r\nContent-Type: application/json\r\n"
+        self._connection = HttpClient(address, PATIENCE_S, _trusting(certificate) if scheme == "https" else None)
 
     def request(self, method: str, path: str, content: Any = None) -> Any:
         """One request; raises ColonnadeError with the server's message if it refuses.
@@ -97,22 +72,20 @@ class Door:
 
     def _request(self, method: str, path: str, content: Any, tries: int = TRIES) -> tuple[int, str, float, Any]:
         """The status, its words, the seconds after which to try again, and the content of the answer."""
-        connection, kept, sent = self._connection, self._connection.sock is not None, False
-        body = None if content is None else msgspec.json.encode(content)
-        headers = {"Authorization": f"Bearer {self.token}", "Content-Type": "application/json"}
+        connection, kept, sent = self._connection, self._connection.is_open, False
+        body = b"" if content is None else msgspec.json.encode(content)
         try:
-            connection.request(method, path, body, headers)
-            connection.flush()
+            connection.send(method, path, self._headers, body)
             sent = True
-            response = connection.getresponse()
-            found = msgspec.json.decode(response.read() or b"{}")
+            answer = connection.answer()
+            found = msgspec.json.decode(answer.body or b"{}")
         except BaseException as error:
             connection.close()
             unheard = not sent or kept  # a whole request on a new connection may have been answered
             if not isinstance(error, CLOSED) or not unheard or tries == 1:
                 raise
             return self._request(method, path, content, tries - 1)
-        return response.status, response.reason, float(response.headers.get("Retry-After", 0)), found
+        return answer.status, answer.reason, float(answer.headers.get("retry-after", 0)), found
 
     def close(self) -> None:
         """Close the connection."""

@@ -13,7 +13,7 @@ import socket
 import ssl
 import time
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import msgspec
 
@@ -27,7 +27,7 @@ from colonnade.predict.connections import Bounds, Connections, Refused
 from colonnade.predict.tokens import Tokens
 from colonnade.protocol.errors import CheckpointError, ConfigError
 
-__all__ = ["BadQuestion", "Closed", "Front", "HttpDoor", "Predictor", "answers_of"]
+__all__ = ["Answer", "Answers", "BadQuestion", "Closed", "Front", "HttpDoor", "Predictor", "answers_of"]
 
 
 class Closed(Exception):
@@ -38,10 +38,38 @@ class BadQuestion(Exception):
     """An id that cannot be asked for, in words, without the id."""
 
 
+class Answer(msgspec.Struct, gc=False):
+    """The answer for one id, as JSON has it."""
+
+    id: str
+    prediction: str | float | None
+    probabilities: list[float] | None
+    parties: list[str]  # that sent their block now
+    cached: list[str]
+    fallback: list[str]
+    refused: str | None  # why there is no prediction
+
+
+class Answers(msgspec.Struct, gc=False):
+    """The answer to a question."""
+
+    classes: list[str]
+    answers: list[Answer]
+
+
+class _Basis(NamedTuple):
+    """The last fields of an `Answer`."""
+
+    parties: list[str]
+    cached: list[str]
+    fallback: list[str]
+    refused: str | None
+
+
 class Predictor(Protocol):
     """What the endpoint calls."""
 
-    async def ask(self, ids: list[str], caller: str) -> dict[str, Any]:
+    async def ask(self, ids: list[str], caller: str) -> Answers:
         """Predictions for ids; raises BadQuestion, or Closed when the server stops."""
 
     def status(self) -> dict[str, Any]:
@@ -98,7 +126,7 @@ class Front:
                 raise Refused(405, "POST /predict, or GET /status", "no such page")
         raise Refused(404, "there are POST /predict and GET /status", "no such page")
 
-    async def _predict(self, caller: str, body: bytes) -> dict[str, Any]:
+    async def _predict(self, caller: str, body: bytes) -> Answers:
         ids = _ids_of(body, self._max_ids)
         if wait_s := self._callers.rows(caller, len(ids)):
             words = f"{len(ids)} ids are too many now (predict.caller_rows_per_day)"
@@ -151,16 +179,18 @@ def wrong_id(ids: Sequence[str]) -> tuple[int, str] | None:
     return None
 
 
-def answers_of(ids: Sequence[str], computed: Computed, parties: Sequence[str], task: Task) -> dict[str, Any]:
-    """The JSON answer for a computation."""
-    answers, bases = [], dict[tuple[int, ...], dict[str, Any]]()  # most ids rest on the same blocks
-    for id, values, what in zip(ids, computed.values.tolist(), map(tuple, computed.blocks.tolist()), strict=True):
+def answers_of(ids: Sequence[str], computed: Computed, parties: Sequence[str], task: Task) -> Answers:
+    """The answers for a computation."""
+    answers, bases = [], dict[bytes, _Basis]()  # most ids rest on the same blocks
+    width, blocks = len(parties), computed.blocks.tobytes()
+    for place, (id, values) in enumerate(zip(ids, computed.values.tolist(), strict=True)):
+        what = blocks[width * place : width * (place + 1)]
         basis = bases.get(what)
         if basis is None:
             basis = bases[what] = _basis(what, parties, computed.away)
-        prediction, probabilities = _prediction(values, task.classes) if basis["refused"] is None else (None, None)
-        answers.append({"id": id, "prediction": prediction, "probabilities": probabilities, **basis})
-    return {"classes": list(task.classes), "answers": answers}
+        prediction, probabilities = (None, None) if basis.refused else _prediction(values, task.classes)
+        answers.append(Answer(id, prediction, probabilities, *basis))
+    return Answers(list(task.classes), answers)
 
 
 def _prediction(values: list[float], classes: Sequence[str]) -> tuple[str | float, list[float] | None]:
@@ -168,15 +198,15 @@ def _prediction(values: list[float], classes: Sequence[str]) -> tuple[str | floa
     return (classes[values.index(max(values))], values) if classes else (values[0], None)
 
 
-def _basis(what: Sequence[int], parties: Sequence[str], away: Sequence[str]) -> dict[str, Any]:
+def _basis(what: Sequence[int], parties: Sequence[str], away: Sequence[str]) -> _Basis:
     """What an answer rests on, or why it is refused."""
     refused = why_refused(what, parties, away)
-    return {
-        "parties": _those(parties, what, SENT),
-        "cached": _those(parties, what, CACHED),
-        "fallback": [] if refused else _those(parties, what, FALLBACK),
-        "refused": refused or None,
-    }
+    return _Basis(
+        parties=_those(parties, what, SENT),
+        cached=_those(parties, what, CACHED),
+        fallback=[] if refused else _those(parties, what, FALLBACK),
+        refused=refused or None,
+    )
 
 
 def _those(parties: Sequence[str], what: Sequence[int], code: int) -> list[str]:

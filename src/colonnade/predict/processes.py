@@ -49,7 +49,7 @@ from colonnade.predict.answering import AnsweringNode
 from colonnade.predict.audit import Audit
 from colonnade.predict.callers import Callers
 from colonnade.predict.connections import Bounds
-from colonnade.predict.http import BadQuestion, Closed, Front, HttpDoor, answers_of, wrong_id
+from colonnade.predict.http import Answers, BadQuestion, Closed, Front, HttpDoor, answers_of, wrong_id
 from colonnade.predict.in_one_place import predictor_of
 from colonnade.predict.tokens import Tokens
 from colonnade.protocol import state
@@ -78,7 +78,7 @@ def predicting_party(side: PartySide) -> "PartyHost[PartyPrediction]":
 class _BehindTheDoor:
     """What HTTP requests reach."""
 
-    ask: Callable[[list[str], str], Coroutine[Any, Any, dict[str, Any]]]
+    ask: Callable[[list[str], str], Coroutine[Any, Any, Answers]]
     status: Callable[[], dict[str, Any]]
     unready: Callable[[], list[str]]
 
@@ -147,7 +147,7 @@ class ServerPrediction(Keeper):
         elif isinstance(record, Remark):
             self._complaints.warning(record.text, party=record.party)
 
-    async def ask(self, ids: list[str], caller: str) -> dict[str, Any]:
+    async def ask(self, ids: list[str], caller: str) -> Answers:
         """Predictions for ids, with the parties that each rests on. A repeated id is asked once.
 
         Raises BadQuestion or Closed.
@@ -173,7 +173,7 @@ class ServerPrediction(Keeper):
         spent_ms = round((self.node.clock() - began) * 1000 / NANOSECONDS, 1)
         away = ",".join(computed.away) or "none"
         answers = answers_of(ids, computed, self.side.parties, self.side.share.task)
-        without = len(ids) - [answer["refused"] for answer in answers["answers"]].count(None)
+        without = len(ids) - [answer.refused for answer in answers.answers].count(None)
         fields = {"ids": len(ids), "without_answer": without, "away": away, "ms": spent_ms}
         self.side.log.info("answered", caller=caller, **fields)
         return answers

@@ -21,14 +21,15 @@ _sorted_json = json.JSONEncoder(sort_keys=True).encode  # json.dumps would make 
 def chained(number: int, before: str, content: dict[str, Any]) -> dict[str, Any]:
     """The next line: the content with its number and its hash."""
     line = {"n": number, **content}
-    line["hash"] = _hash(before, line)
+    line["hash"] = _hash(before, _sorted_json(line))
     return line
 
 
 def follows(line: Any, number: int, before: str) -> bool:
     """Whether a decoded line has this number and follows from the hash of the line before it."""
     try:
-        return bool(line["n"] == number and line["hash"] == _hash(before, line))
+        text = _sorted_json({key: value for key, value in line.items() if key != "hash"})
+        return bool(line["n"] == number and line["hash"] == _hash(before, text))
     except (KeyError, TypeError, ValueError, AttributeError):
         return False
 
@@ -44,6 +45,5 @@ def parse_receipt(receipt: str) -> tuple[int, str] | None:
     return (int(number), found) if number.isdecimal() and len(found) == len(START) else None
 
 
-def _hash(before: str, line: dict[str, Any]) -> str:
-    text = _sorted_json({key: value for key, value in line.items() if key != "hash"})
+def _hash(before: str, text: str) -> str:
     return hashlib.sha256((before + text).encode()).hexdigest()

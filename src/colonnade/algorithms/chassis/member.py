@@ -14,6 +14,7 @@ from colonnade.algorithms.keeping import BestWeights
 from colonnade.algorithms.leaving import Withdrawn
 from colonnade.algorithms.method import Options, PartySetup
 from colonnade.algorithms.sane import LARGEST, are_sane
+from colonnade.models.on_device import gathered
 from colonnade.privacy.guard import Release, Released, Withheld
 from colonnade.protocol.errors import TrainingDiverged
 from colonnade.protocol.events import Event, PeerJoined, Resumed, Started, WorkDone
@@ -162,7 +163,7 @@ class Member(Encoding, Chassis[P], Generic[P]):
         release = None
         if self.guard.on:
             release = Release(self.guard.draws + number, "prediction", distinct, "any")
-        read = self.guard.released(release, lambda wanted: self._read(x[wanted], number), distinct)
+        read = self.guard.released(release, lambda wanted: self._read(gathered(x, wanted), number), distinct)
         if isinstance(read, Withheld):
             return None
         values = self.decode_tests(read.values)

@@ -156,12 +156,14 @@ class PredictParty(AnsweringParty[PredictPartyState]):
     def find(self, job: Find) -> Looked:
         """Also return the embeddings. If the privacy budget is spent, the party reports none of the ids."""
         rows = self.table.find(job.ids)
-        has, why = rows >= 0, ""
+        has, why, withheld = rows >= 0, "", 0
+        if np.count_nonzero(has) < len(rows):
+            withheld = int(np.count_nonzero(rows == WITHHELD))
+            rows = rows[has]
         try:
-            values = self._read(self.table.x, rows[has], job.job)
+            values = self._read(self.table.x, rows, job.job)
         except TrainingDiverged:
             values, why = None, UNANSWERABLE
-        withheld = int(np.count_nonzero(rows == WITHHELD))
         if values is None:
             why, withheld = why or BUDGET, withheld + int(np.count_nonzero(has))
             has, values = np.zeros_like(has), self._nothing

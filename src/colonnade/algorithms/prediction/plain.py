@@ -61,10 +61,14 @@ class PlainPredictor(Predictor[Options, Seeing, Showing]):
             vector = gate.fallback.detach().cpu().numpy().copy()
             stand_ins.learned({n: vector[block] for n, block in enumerate(stand_ins.blocks) if setup.taught[n]})
         stand_ins.learned({parties.index(name): vector for name, vector in setup.told.items()})
+        network.freeze()
         return PredictServer(parties, setup.widths, network, setup.trained.evaluation, stand_ins, setup.deadline_s)
 
     def party(self, setup: PredictPartySetup[Options, Showing]) -> PredictParty:
         """Make a party that embeds the rows it is asked for."""
+        network = setup.trained.network
+        if isinstance(network, Network):
+            network.freeze()
         return PredictParty(setup.trained, setup.table, setup.width, setup.train, setup.quota)
 
     def in_one_place(
@@ -74,7 +78,7 @@ class PlainPredictor(Predictor[Options, Seeing, Showing]):
         pairs = zip(roles.parties, blocks, strict=True)
         h = np.concatenate([_embedded(party, block, number) for party, block in pairs], axis=1)
         network = roles.server.network
-        return network.objective.predict(network.output(roles.server.evaluation.gathered(h)))
+        return network.predict(roles.server.evaluation.gathered(h))
 
     def networks(self, roles: TrainedRoles[Options, Seeing, Showing]) -> Joint:
         """Return θ_0 and the parties' networks; raise ConfigError for a black box, which has no gradient."""

@@ -107,7 +107,8 @@ class AskingServer(Chassis[S], Generic[S]):
 
     def _asked(self, asked: Asked) -> None:
         rows, here = len(asked.ids), [name for name in self.parties if name in asked.here]
-        what = np.full((rows, len(self.parties)), AWAY, np.uint8)
+        what = np.empty((rows, len(self.parties)), np.uint8)
+        what.fill(AWAY)
         request = PredictionRequest(asked.ids, np.zeros((rows, sum(self._widths)), np.float32), what)
         self.state.requests[asked.number] = request
         request.away = [name for name in self.parties if name not in asked.here]
@@ -131,9 +132,12 @@ class AskingServer(Chassis[S], Generic[S]):
         party = self.index[sender]
         ids = request.ids[message.start : message.start + self._chunk(sender)]
         self._check(sender, message, len(ids))
-        rows = slice(message.start, message.start + len(ids))
-        request.h[rows, self._blocks[party]][message.has] = message.values
-        request.what[rows, party] = np.where(message.has, np.uint8(SENT), np.uint8(LACKS))
+        rows, block = slice(message.start, message.start + len(ids)), self._blocks[party]
+        if len(message.values) == len(ids):  # it has them all
+            request.h[rows, block], request.what[rows, party] = message.values, SENT
+        else:
+            request.h[rows, block][message.has] = message.values
+            request.what[rows, party] = np.where(message.has, np.uint8(SENT), np.uint8(LACKS))
         self.noted(party, ids, message)
         self._settle(request, sender, message.start)
         self._finish_if_complete(message.number)
@@ -235,7 +239,7 @@ class PredictServer(AskingServer[AskingState]):
     @job(Compute)
     def predict(self, job: Compute) -> Computed:
         """Run θ_0 on the blocks of all parties."""
-        values = self._network.objective.predict(self._network.output(self._evaluation.gathered(job.h)))
+        values = self._network.predict(self._evaluation.gathered(job.h))
         return Computed(job.number, values.reshape(len(job.h), -1), job.blocks, job.away)
 
     @done(Computed)

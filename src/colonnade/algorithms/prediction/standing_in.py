@@ -71,7 +71,7 @@ class StandIns:
 
     def fill(self, h: Array, what: Array, ids: Sequence[str]) -> None:
         """Write what the policy allows into the blocks of h that are AWAY or LACKS, and record it in `what`."""
-        if not what.any():
+        if not np.count_nonzero(what):
             return  # all blocks are SENT
         for party, block in enumerate(self.blocks):
             for row in np.flatnonzero(what[:, party] >= AWAY).tolist():

@@ -8,6 +8,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable
+from functools import lru_cache
 from io import TextIOBase
 from typing import Any, TextIO
 
@@ -75,16 +76,26 @@ class Log:
             return
         now = time.time()
         if self._json:
-            stamp = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(now)) + f".{int(now * 1000) % 1000:03d}Z"
+            stamp = f"{_date_and_time(int(now))}.{int(now * 1000) % 1000:03d}Z"
             line = to_json(
                 {"time": stamp, "level": name, "role": self.role, "event": what, **fields}, default=str, warn=False
             )
         else:
             words = " ".join(f"{key}={_short(value)}" for key, value in fields.items())
-            clock, event = time.strftime("%H:%M:%S", time.localtime(now)), harmless(what, LONGEST_LINE)
-            line = f"{clock} {name:7} {self.role}: {event} {words}".rstrip()
+            event = harmless(what, LONGEST_LINE)
+            line = f"{_clock(int(now))} {name:7} {self.role}: {event} {words}".rstrip()
         self.stream.write(line + "\n")  # at once: a log file may rotate between two writes
         self.stream.flush()
+
+
+@lru_cache(2)  # a busy process writes many lines within a second
+def _date_and_time(second: int) -> str:
+    return time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(second))
+
+
+@lru_cache(2)
+def _clock(second: int) -> str:
+    return time.strftime("%H:%M:%S", time.localtime(second))
 
 
 def _short(value: Any) -> str:
