@@ -55,7 +55,6 @@ class Tokens:
         self._name = str(self._path)
         self._seen: tuple[int, int, int] | None = None
         self._salt, self._by_hash = b"", dict[str, Token]()
-        self._by_text = dict[str, Token]()  # those that were found in the present file: no hash at every request
         self._keyed = hmac.new(b"", digestmod="sha256")
 
     def new(self, name: str, days: float) -> str:
@@ -98,10 +97,7 @@ class Tokens:
     def find(self, text: str) -> Token | None:
         """Return what is known of a token, also if it has expired; None if it is not known."""
         self._read()
-        found = self._by_text.get(text)
-        if found is None and (found := self._by_hash.get(self._hash(text))) is not None:
-            self._by_text[text] = found
-        return found
+        return self._by_hash.get(self._hash(text))
 
     def _add(self, tokens: list[Token], name: str, seconds: float) -> str:
         text, now = secrets.token_urlsafe(32), time.time()
@@ -142,7 +138,7 @@ class Tokens:
             seen = (found.st_ino, found.st_size, found.st_mtime_ns)
         if seen == self._seen:
             return
-        self._seen, self._by_hash, self._by_text = None, {}, {}
+        self._seen, self._by_hash = None, {}
         if seen is None:
             return
         try:
