@@ -6,6 +6,7 @@ import random
 import secrets
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 
 import msgspec
 
@@ -187,7 +188,7 @@ class Dialler:
             switchboard.connected(stream, welcome.run)
         telling = asyncio.ensure_future(self._tell_news(stream))
         try:
-            return await until_it_ends(stream, call, lambda data: self._take(stream, data), "the server")
+            return await until_it_ends(stream, call, partial(self._take, stream), "the server")
         except FinalRefusal:
             raise
         except RemoteProtocolError as error:

@@ -616,7 +616,7 @@ class Node:
                 elif record.evaluation:
                     self._count_evaluation(peer, size)
                 else:
-                    self.traffic.count(kind, self.role.name == "server", size)
+                    self.traffic.count_many(kind, self.role.name == "server", 1, size)
                     peer.count_in(size)
                 return (kind + sender).encode()
             case WorkDone(token=token):
@@ -671,7 +671,7 @@ class Node:
             self.traffic.count_between(type(message).__name__, frame.size)
             peer.count_out(frame.size)
         else:
-            self.traffic.count(type(message).__name__, to == "server", frame.size)
+            self.traffic.count_many(type(message).__name__, to == "server", 1, frame.size)
             peer.count_out(frame.size)
         sealed = seal_message(conversation.sent + 1, conversation.received, frame, evaluation)
         conversation.put(sealed, self.trace.events)

@@ -15,6 +15,7 @@ import ssl
 import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -396,7 +397,7 @@ class Service:
             await call.send(control(Kind.WELCOME, welcome, peer.protocol))
             if self.relay is not None:
                 self.relay.connected(peer.name, stream)
-            cause = await until_it_ends(stream, call, lambda data: self._take(peer, stream, data), "the party")
+            cause = await until_it_ends(stream, call, partial(self._take, peer, stream), "the party")
         except RemoteProtocolError as error:
             node.refused["messages"] += 1
             given_up = node.refuse(peer, error.cause)

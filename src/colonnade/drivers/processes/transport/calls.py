@@ -205,6 +205,11 @@ class Call:
 
     def took_data(self, data: memoryview) -> None:
         """Cut content into messages."""
+        if not self._inside and not self._prefix and len(data) > _PREFIX.size:
+            compressed, size = _PREFIX.unpack_from(data)
+            if size == len(data) - _PREFIX.size and size <= self._most_bytes and not compressed:
+                self._pass_on(bytes(data[_PREFIX.size :]))  # one whole message: the usual case
+                return
         while True:
             if not self._inside:
                 lacking = _PREFIX.size - len(self._prefix)

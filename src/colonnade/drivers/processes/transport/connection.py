@@ -159,21 +159,22 @@ class Connection(asyncio.BufferedProtocol):
             self._flush()
 
     def _read(self) -> None:
-        plain = _buffers.plain
-        while not self._dead and (size := self._tls.read_into(plain)):
-            self.spoke = True
-            self.http2.receive(plain[:size])
-        self._write(self._tls.outgoing())  # TLS may have an answer of its own
+        plain, size = _buffers.plain, BUFFER
+        while size == BUFFER and not self._dead:
+            size = self._tls.read_into(plain)
+            if size:
+                self.spoke = True
+                self.http2.receive(plain[:size])
 
     def _shake(self) -> bool:
         """Go on with the handshake; returns whether it is over."""
         try:
             self._tls.shake()
         except ssl.SSLError as error:
-            self._write(self._tls.outgoing())  # the alert
+            self._pass_on()  # the alert
             self._fail(error, "TLS handshake failed")
             return False
-        self._write(self._tls.outgoing())
+        self._pass_on()
         if self._tls.ready and not self.shaken.done():
             self.shaken.set_result(None)
             self._flush()
@@ -190,17 +191,18 @@ class Connection(asyncio.BufferedProtocol):
 
     def _flush(self) -> None:
         """Send what was written, in one piece."""
-        out = self.http2.out
-        if self._busy or not self._tls.ready or not out:
+        if self._busy or not self._tls.ready:
             return
-        data = b"".join(out)
-        out.clear()
-        if not self._transport.is_closing():
+        if out := self.http2.out:
+            data = b"".join(out)
+            out.clear()
+            if self._transport.is_closing():
+                return
             self._tls.write(data)
-            self._write(self._tls.outgoing())
+        self._pass_on()  # also what TLS itself has to answer
 
-    def _write(self, data: bytes) -> None:
-        if data:
+    def _pass_on(self) -> None:
+        if data := self._tls.outgoing():
             self._transport.write(data)
             if not self.http2.choked:
                 self.http2.replies = 0

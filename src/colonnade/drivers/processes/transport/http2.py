@@ -298,14 +298,11 @@ class Http2:
         while place < size:
             if self._data_left or self._padding_left:
                 place += self._take_content(view[place:])
-                continue
-            if size - place < _HEAD_BYTES:
+            elif used := self._take_frame(view, place) if size - place >= _HEAD_BYTES else 0:
+                place += used
+            else:
+                self._rest = bytes(view[place:])  # of a frame that is not complete
                 break
-            used = self._take_frame(view, place)
-            if not used:
-                break
-            place += used
-        self._rest = bytes(view[place:])
 
     def _take_frame(self, view: memoryview, place: int) -> int:
         """Take the frame that begins here, or the head of content; returns the bytes used, 0 if it is not complete."""
