@@ -19,6 +19,7 @@ from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
 PLACES = {"wheel": "colonnade/commit.txt", "sdist": "src/colonnade/commit.txt"}
 COMPILED = (  # each from a file .c
+    "colonnade/drivers/simulator/_bins",
     "colonnade/privacy/_curve25519",
     "colonnade/protocol/_trace",
 )

@@ -19,7 +19,11 @@ from colonnade.extras import EXTRAS
 from colonnade.release import commit, commit_of
 
 ROOT = Path(__file__).parents[1]
-COMPILED = {"colonnade/privacy/_curve25519.abi3.so", "colonnade/protocol/_trace.abi3.so"}
+COMPILED = {
+    "colonnade/drivers/simulator/_bins.abi3.so",
+    "colonnade/privacy/_curve25519.abi3.so",
+    "colonnade/protocol/_trace.abi3.so",
+}
 KEPT = (".gitignore", ".dockerignore")  # of the names with a dot
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 ASKED = [*PROJECT["dependencies"], *(text for extra in PROJECT["optional-dependencies"].values() for text in extra)]

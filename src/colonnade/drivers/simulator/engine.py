@@ -215,7 +215,7 @@ class Simulator:
                 sender, header, size, message_number = extra
                 if not (simple and message_number > 0) and not self._arrives(node, time, event, extra):
                     continue
-                note((4 * sender + MESSAGE_ARRIVED, time))
+                note(4 * sender + MESSAGE_ARRIVED, time)
                 if node.finished:
                     continue
             elif rank == WORK:
@@ -227,7 +227,7 @@ class Simulator:
                 del node.jobs[token]
                 if node.lane == token:
                     node.lane = None
-                    note((node.job_ended, time))
+                    note(node.job_ended, time)
                 if isinstance(event.result, Promise) and not (job.work.blind and event.result is node.running):
                     event = finished(event)  # the role reads the result, or a later job of the role is running
                 header = job.work.kind.encode()
@@ -305,7 +305,7 @@ class Simulator:
                 self._push(back, MESSAGE, node.index, event, extra)
             elif message_number > node.seen.get(sender, 0):  # the receiver never returns
                 node.seen[sender] = message_number
-                self._note((4 * sender + MESSAGE_ARRIVED, time))
+                self._note(4 * sender + MESSAGE_ARRIVED, time)
             return False
         if not message_number:  # evaluation that waited for the end of an outage
             self.now = time
@@ -353,7 +353,7 @@ class Simulator:
             if not self._is_between(pair, entry[3], entry[4]):
                 kept.append(entry)
             elif entry[5][3]:  # not evaluation, which the timeline leaves out
-                self._note((4 * entry[5][0] + MESSAGE_ARRIVED, self.now))
+                self._note(4 * entry[5][0] + MESSAGE_ARRIVED, self.now)
         heapify(kept)
         self.heap[:] = kept  # `advance` holds the list
         for waiting in (self._instant, self._stack):
@@ -401,7 +401,7 @@ class Simulator:
         node.jobs.clear()
         if node.lane is not None:
             node.lane = None
-            self._note((node.job_ended, time))
+            self._note(node.job_ended, time)
 
     def _restart(self, node: SimulatedNode, time: int) -> None:
         """Restore the state at the crash, as checkpoint and journal would; jobs that were running run again."""
@@ -448,7 +448,7 @@ class Simulator:
             node.charge(job.work, self.now - job.end)
             if node.lane == token:
                 node.lane = None
-                self._note((node.job_ended, self.now))
+                self._note(node.job_ended, self.now)
 
     def _send(self, node: SimulatedNode, effect: Send) -> None:
         """Send a message: on a route that it has gone before, if links have no faults, with the fewest steps."""
@@ -460,7 +460,7 @@ class Simulator:
         route.messages += 1
         route.bytes += size
         arrival = now + route.latency if route.unlimited else self.links.send(node.index, route.receiver, size, now)[0]
-        self._note((route.left, now))
+        self._note(route.left, now)
         self.number = number = self.number + 1
         extra = (node.index, header, size, number if route.read_at_once else -number)
         heappush(self.heap, (arrival, MESSAGE, number, route.receiver, Received(node.name, message), extra))
@@ -483,7 +483,7 @@ class Simulator:
         if arrival >= NEVER:
             self._traffic.undeliverable += 1
             return
-        self._note((4 * sender + MESSAGE_LEFT, now))
+        self._note(4 * sender + MESSAGE_LEFT, now)
         header = frame.header
         if self.trace.full:
             header += b"".join(buffer.tobytes() for buffer in frame.buffers)
@@ -549,9 +549,9 @@ class Simulator:
                 raise LocalProtocolError(f"{node.name}: asks for {work.kind!r} while a job is running")
             node.lane = token
             node.busy_ns += duration
-            self._note((node.job_started, now))
+            self._note(node.job_started, now)
             if duration:
-                self._note_speed((node.index, now, MICRO if amount == 1.0 else round(amount * MICRO), duration))
+                self._note_speed(node.index, now, MICRO if amount == 1.0 else round(amount * MICRO), duration)
         here = self.workers is None and node.start is None
         result = node.role.compute(work.job) if here else self._start(node, work, end)
         self.number = number = self.number + 1
