@@ -54,6 +54,29 @@ def test_poisson_of_vafl(m: int, parties: int) -> None:
     assert np.mean(counts == 0) == pytest.approx(exp(-2 * m), abs=0.015)
 
 
+DRAWN_ALONE: dict[str, Callable[[np.random.Generator], float]] = {
+    "exponential": lambda generator: generator.exponential(0.2),
+    "poisson": lambda generator: generator.poisson(0.2 / 0.05) * 0.05,
+    "lognormal": lambda generator: 0.2 * float(np.exp(0.5 * generator.standard_normal() - 0.5**2 / 2)),
+}
+
+
+@pytest.mark.parametrize("kind", DRAWN_ALONE)
+@pytest.mark.parametrize("looks_every", [1, 7, 64, 1000])
+def test_draws_in_advance_are_those_drawn_one_by_one(kind: str, looks_every: int) -> None:
+    """Also the generator of a checkpoint: it is in the state after the draws that were used."""
+    ahead = pace(seed=3, kind=kind, mean_s=0.2, unit_s=0.05)
+    alone = np.random.Generator(np.random.PCG64(3))
+    for number in range(1, 300):
+        assert ahead.duration(1.5, 0) == round(DRAWN_ALONE[kind](alone) * 1.5 * NANOSECONDS)
+        if number % looks_every == 0:
+            assert ahead.generator.bit_generator.state == alone.bit_generator.state
+    again = pace(seed=4, kind=kind, mean_s=0.2, unit_s=0.05)
+    again.duration(1.0, 0)
+    again.generator = ahead.generator
+    assert again.duration(1.0, 0) == round(DRAWN_ALONE[kind](alone) * NANOSECONDS)
+
+
 def test_lognormal_keeps_its_mean() -> None:
     values = draw(kind="lognormal", mean_s=0.1, sigma=0.5)
     assert_moments(values, 0.1, 0.1**2 * (exp(0.25) - 1))

@@ -2,10 +2,14 @@
 
 import hashlib
 import struct
+import subprocess
+import sys
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from colonnade.protocol import trace as module
 from colonnade.protocol.trace import Trace
 
 Record = tuple[int, int, int, int, int, int, bytes]
@@ -88,3 +92,51 @@ def test_a_digest_that_is_set_forgets_what_was_added() -> None:
     trace.add(1, 0, 1, 0, 0, 1, b"forgotten")
     trace.digest = bytes(32)
     assert trace.digest == other.digest
+
+
+needs_it = pytest.mark.skipif(not module.COMPILED, reason="not compiled here, or no SHA instructions")
+
+
+def test_a_compiled_file_passes_its_own_check() -> None:
+    """Otherwise all other tests would be skipped where the compiler made a file that computes other digests."""
+    file = pytest.importorskip("colonnade.protocol._trace", reason="not compiled here")
+    assert file.supported() == module.COMPILED
+
+
+@needs_it
+@pytest.mark.parametrize("start", [bytes(32), b"\xff" * 32])
+def test_the_compiled_chain_is_that_of_hashlib_for_every_length(start: bytes) -> None:
+    for size in [*range(330), 4095, 4096, 100_001]:
+        records = [bytes([size % 251]) * size, b"\x80" * size]
+        assert module._chained(start, records) == module._one_by_one(start, records), size
+
+
+@needs_it
+@settings(deadline=None)
+@given(st.binary(min_size=32, max_size=32), st.lists(st.binary(max_size=300), max_size=20))
+def test_the_compiled_chain_is_that_of_hashlib_for_any_records(start: bytes, records: list[bytes]) -> None:
+    assert module._chained(start, records) == module._one_by_one(start, records)
+
+
+@needs_it
+def test_the_compiled_chain_refuses_what_is_no_record() -> None:
+    for start, records in ((b"", []), (bytes(32), (b"",))):
+        with pytest.raises(ValueError, match="32 bytes and a list"):
+            module._chained(start, records)  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="bytes"):
+        module._chained(bytes(32), [b"", "text"])  # type: ignore[list-item]
+
+
+def test_without_the_compiled_file_the_digests_are_the_same() -> None:
+    program = """
+import sys
+sys.modules["colonnade.protocol._trace"] = None
+from colonnade.protocol import trace
+made = trace.Trace()
+for number in range(600):
+    made.add(number, 0, number, -1, 0, number, b"step" * (number % 30))
+print(trace.COMPILED, made.hexdigest)
+"""
+    said = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout
+    chain: list[Record] = [(number, 0, number, -1, 0, number, b"step" * (number % 30)) for number in range(600)]
+    assert said == f"False {digest(chain)}\n"

@@ -42,7 +42,7 @@ class Spells:
         if self._on[row] is on:
             return
         self._on[row], self._latest[row] = on, max(at, self._latest[row])
-        self._timeline.note((4 * row + (JOB_STARTED if on else JOB_ENDED), self._latest[row]))
+        self._timeline.note(4 * row + (JOB_STARTED if on else JOB_ENDED), self._latest[row])
         self._timeline.fold_if_long()
 
     def shares(self, now: int) -> tuple[Shares, int]:

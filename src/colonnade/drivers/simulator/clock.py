@@ -21,6 +21,8 @@ from colonnade.protocol.events import NANOSECONDS
 
 __all__ = ["ClockConfig", "Compute", "Fault", "Link", "Pace", "ServerClock"]
 
+_DRAWS = 64  # that a Pace makes at a time
+
 
 class Compute(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Seconds for one local step on one batch."""
@@ -151,33 +153,61 @@ class ClockConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Pace:
-    """Converts an amount of work into nanoseconds, with one random draw per job."""
+    """Converts an amount of work into nanoseconds, with one random draw per job.
+
+    Draws are made in advance, many in one call: a call costs more than a draw. `generator` hides that.
+    """
 
     def __init__(self, compute: Compute, generator: np.random.Generator) -> None:
-        self._compute, self.generator = compute, generator
+        self._compute, self._generator = compute, generator
+        self._ahead: list[float] = []  # seconds of the next steps, the very next one last
+        self._before = generator.bit_generator.state  # in which these were drawn
         self._speeds, self.load_s = np.ones(1), inf  # load_s: seconds until the CPU load repeats
         if compute.kind == "trace":
             self._speeds = np.maximum(1 - compute.utilisation() / 100, 0.01)  # a fully loaded machine still progresses
             self.load_s = len(self._speeds) * compute.interval_s
 
+    @property
+    def generator(self) -> np.random.Generator:
+        """The generator, in the state after the draws that were used, for a checkpoint."""
+        if self._ahead:
+            self._generator.bit_generator.state = self._before
+            self._draw(_DRAWS - len(self._ahead))
+            self._ahead.clear()
+        return self._generator
+
+    @generator.setter
+    def generator(self, generator: np.random.Generator) -> None:
+        self._generator = generator
+        self._ahead.clear()
+
     def duration(self, amount: float, now: int) -> int:
         """Nanoseconds that `amount` local steps take from `now` on."""
         if amount == 0.0:
             return 0
-        compute, mean = self._compute, self._compute.mean_s
+        if not self._ahead:
+            if self._compute.kind == "trace":
+                return self._through_load(amount * self._compute.mean_s, now)
+            self._before = self._generator.bit_generator.state
+            self._ahead = self._draw(_DRAWS)[::-1]
+        return round(self._ahead.pop() * amount * NANOSECONDS)
+
+    def _draw(self, count: int) -> list[float]:
+        """Seconds of so many steps: the same numbers as if they were drawn one by one."""
+        compute, mean, generator = self._compute, self._compute.mean_s, self._generator
+        seconds: list[float]
         match compute.kind:
-            case "fixed":
-                seconds = mean
             case "exponential":
-                seconds = self.generator.exponential(mean)
+                seconds = generator.exponential(mean, count).tolist()
             case "poisson":
                 unit = compute.unit_s or 1.0
-                seconds = self.generator.poisson(mean / unit) * unit
-            case "lognormal":
-                seconds = mean * float(np.exp(compute.sigma * self.generator.standard_normal() - compute.sigma**2 / 2))
+                seconds = [counted * unit for counted in generator.poisson(mean / unit, count).tolist()]
+            case "lognormal":  # numpy's exp of an array may round differently
+                sigma, normal = compute.sigma, generator.standard_normal(count).tolist()
+                seconds = [mean * float(np.exp(sigma * z - sigma**2 / 2)) for z in normal]
             case _:
-                return self._through_load(amount * mean, now)
-        return round(seconds * amount * NANOSECONDS)
+                seconds = [mean] * count
+        return seconds
 
     def _through_load(self, work_s: float, now: int) -> int:
         """Spend `work_s` seconds of an idle machine at the load's changing speed. The load repeats at its end."""

@@ -64,7 +64,7 @@ class Simulator:
     # More attributes than Python keeps fast in a dictionary.
     __slots__ = (
         "_attended", "_check", "_down", "_duplicating", "_index", "_instant", "_lost_after", "_note", "_note_speed",
-        "_on_emit", "_on_event", "_peers", "_record", "_seed", "_server", "_short_way", "_stack", "_timers",
+        "_on_emit", "_on_event", "_peers", "_record", "_seed", "_server", "_stack", "_timers",
         "_traffic", "codec", "heap", "idle_since", "idle_timers", "links", "nodes", "now", "number", "on_refusal",
         "on_send", "principal", "speeds", "status", "stopping", "timeline", "trace", "workers",
     )  # fmt: skip
@@ -87,7 +87,7 @@ class Simulator:
         self.on_send: Callable[[str, Send, int], None] | None = None  # gets sender, effect and bytes; evaluation, too
         # Gets the node and the error when a role refuses a message; None: the run fails.
         self.on_refusal: Callable[[SimulatedNode, RemoteProtocolError], None] | None = None
-        self._attended, self._short_way = True, False  # set again by `advance`
+        self._attended = True  # set again by `advance`
         self.workers: Lanes | None = None  # computes the jobs; None: this thread does
         self.stopping = False  # `advance` returns after the current event; a signal handler may set it
         roles = list(roles)
@@ -192,10 +192,11 @@ class Simulator:
         """
         limited, until = within_s < inf, perf_counter() + within_s
         heap, nodes, principal, note, simple = self.heap, self.nodes, self.principal, self._note, self.links.calm
-        record, send, work = self._record, self._send, self._work
+        record, work, measure, leave = self._record, self._work, self.codec.measure, self.links.send
         watched = self._check or self._on_event is not None
         self._attended = watched or self.workers is not None or any(node.running is not None for node in nodes)
-        self._short_way = simple and self.on_send is None and not self.trace.full
+        # A message on a route that one has gone before, if links have no faults, takes the fewest steps.
+        short_way = simple and self.on_send is None and not self.trace.full
         self.timeline.fold_if_long()
         self.speeds.fold_if_long()
         self.trace.hash_if_many()
@@ -215,7 +216,7 @@ class Simulator:
                 sender, header, size, message_number = extra
                 if not (simple and message_number > 0) and not self._arrives(node, time, event, extra):
                     continue
-                note((4 * sender + MESSAGE_ARRIVED, time))
+                note(4 * sender + MESSAGE_ARRIVED, time)
                 if node.finished:
                     continue
             elif rank == WORK:
@@ -227,8 +228,8 @@ class Simulator:
                 del node.jobs[token]
                 if node.lane == token:
                     node.lane = None
-                    note((node.job_ended, time))
-                if isinstance(event.result, Promise) and not (job.work.blind and event.result is node.running):
+                    note(node.job_ended, time)
+                if type(event.result) is Promise and not (job.work.blind and event.result is node.running):
                     event = finished(event)  # the role reads the result, or a later job of the role is running
                 header = job.work.kind.encode()
             elif rank == TIMER:
@@ -252,10 +253,23 @@ class Simulator:
             except RemoteProtocolError as error:
                 self._refused(node, event, error)
             else:
-                for effect in effects:  # as in `_perform`, without its call
+                for effect in effects:  # as in `_perform`, but faster
                     kind = type(effect)
                     if kind is Send:
-                        send(node, effect)  # type: ignore[arg-type]
+                        message, to, evaluation = effect.message, effect.to, effect.evaluation  # type: ignore[union-attr]
+                        route = node.routes.get((type(message), to))
+                        if route is None or evaluation or not short_way:
+                            self._send(node, effect)  # type: ignore[arg-type]
+                            continue
+                        header, size, _ = measure(message)
+                        route.messages += 1
+                        route.bytes += size
+                        receiver = route.receiver
+                        arrival = time + route.latency if route.unlimited else leave(index, receiver, size, time)[0]
+                        note(route.left, time)
+                        self.number = number = self.number + 1
+                        extra = (index, header, size, number if route.read_at_once else -number)
+                        heappush(heap, (arrival, MESSAGE, number, receiver, Received(node.name, message), extra))
                     elif kind is Work:
                         work(node, effect)  # type: ignore[arg-type]
                     else:
@@ -305,7 +319,7 @@ class Simulator:
                 self._push(back, MESSAGE, node.index, event, extra)
             elif message_number > node.seen.get(sender, 0):  # the receiver never returns
                 node.seen[sender] = message_number
-                self._note((4 * sender + MESSAGE_ARRIVED, time))
+                self._note(4 * sender + MESSAGE_ARRIVED, time)
             return False
         if not message_number:  # evaluation that waited for the end of an outage
             self.now = time
@@ -353,7 +367,7 @@ class Simulator:
             if not self._is_between(pair, entry[3], entry[4]):
                 kept.append(entry)
             elif entry[5][3]:  # not evaluation, which the timeline leaves out
-                self._note((4 * entry[5][0] + MESSAGE_ARRIVED, self.now))
+                self._note(4 * entry[5][0] + MESSAGE_ARRIVED, self.now)
         heapify(kept)
         self.heap[:] = kept  # `advance` holds the list
         for waiting in (self._instant, self._stack):
@@ -401,7 +415,7 @@ class Simulator:
         node.jobs.clear()
         if node.lane is not None:
             node.lane = None
-            self._note((node.job_ended, time))
+            self._note(node.job_ended, time)
 
     def _restart(self, node: SimulatedNode, time: int) -> None:
         """Restore the state at the crash, as checkpoint and journal would; jobs that were running run again."""
@@ -448,24 +462,9 @@ class Simulator:
             node.charge(job.work, self.now - job.end)
             if node.lane == token:
                 node.lane = None
-                self._note((node.job_ended, self.now))
+                self._note(node.job_ended, self.now)
 
     def _send(self, node: SimulatedNode, effect: Send) -> None:
-        """Send a message: on a route that it has gone before, if links have no faults, with the fewest steps."""
-        message, now = effect.message, self.now
-        route = node.routes.get((type(message), effect.to))
-        if route is None or effect.evaluation or not self._short_way:
-            return self._send_first(node, effect)
-        header, size, _ = self.codec.measure(message)
-        route.messages += 1
-        route.bytes += size
-        arrival = now + route.latency if route.unlimited else self.links.send(node.index, route.receiver, size, now)[0]
-        self._note((route.left, now))
-        self.number = number = self.number + 1
-        extra = (node.index, header, size, number if route.read_at_once else -number)
-        heappush(self.heap, (arrival, MESSAGE, number, route.receiver, Received(node.name, message), extra))
-
-    def _send_first(self, node: SimulatedNode, effect: Send) -> None:
         message, sender, now = effect.message, node.index, self.now
         receiver = self._index.get(effect.to)
         if receiver is None:
@@ -483,7 +482,7 @@ class Simulator:
         if arrival >= NEVER:
             self._traffic.undeliverable += 1
             return
-        self._note((4 * sender + MESSAGE_LEFT, now))
+        self._note(4 * sender + MESSAGE_LEFT, now)
         header = frame.header
         if self.trace.full:
             header += b"".join(buffer.tobytes() for buffer in frame.buffers)
@@ -549,9 +548,9 @@ class Simulator:
                 raise LocalProtocolError(f"{node.name}: asks for {work.kind!r} while a job is running")
             node.lane = token
             node.busy_ns += duration
-            self._note((node.job_started, now))
+            self._note(node.job_started, now)
             if duration:
-                self._note_speed((node.index, now, MICRO if amount == 1.0 else round(amount * MICRO), duration))
+                self._note_speed(node.index, now, MICRO if amount == 1.0 else round(amount * MICRO), duration)
         here = self.workers is None and node.start is None
         result = node.role.compute(work.job) if here else self._start(node, work, end)
         self.number = number = self.number + 1

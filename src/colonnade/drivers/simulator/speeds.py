@@ -4,13 +4,22 @@ A job counts in the bin in which it begins, with its whole work and its whole ti
 on when the notes are folded, and two bins become one without rounding, as in `timeline`.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from colonnade.drivers.simulator.timeline import ALL_BINS, BINS, FEWEST_BINS, FIRST_BIN_NS, FOLD_AT, add_at, grown
+from colonnade.drivers.simulator.timeline import (
+    ALL_BINS,
+    BINS,
+    FEWEST_BINS,
+    FIRST_BIN_NS,
+    FOLD_AT,
+    add_at,
+    compiled_bins,
+    grown,
+)
 from colonnade.protocol.events import NANOSECONDS
 
 __all__ = ["Speeds"]
@@ -26,8 +35,12 @@ class Speeds:
         self._sums: npt.NDArray[np.int64] = np.zeros((2 * len(roles), bins), np.int64)  # row: 2·role, + 1 for the time
         self._width = FIRST_BIN_NS
         self._notes: list[int] = []  # role, start, millionths of a batch, nanoseconds, role, …
-        # note((role, start, millionths of a batch, nanoseconds)), for jobs that take time
-        self.note = self._notes.extend
+        self._bins = compiled_bins(self._sums, np.zeros((3, len(roles)), np.int64))
+        self.note: Callable[[int, int, int, int], None] = self._keep if self._bins is None else self._bins.note_speed
+
+    def _keep(self, role: int, start: int, work: int, time: int) -> None:
+        """Take a note of a job that takes time: its work in millionths of a batch, its time in nanoseconds."""
+        self._notes.extend((role, start, work, time))
 
     def fold_if_long(self) -> None:
         """Keep the list of notes short. The engine calls this from time to time."""
@@ -35,6 +48,8 @@ class Speeds:
             self._fold()
 
     def _fold(self) -> None:
+        if self._bins is not None:
+            self._width = self._bins.width()
         if not self._notes:
             return
         role, start, work, time = np.fromiter(self._notes, np.int64, len(self._notes)).reshape(-1, 4).T
@@ -57,8 +72,10 @@ class Speeds:
 
     def save(self) -> dict[str, Any]:
         self._fold()
-        return {"sums": self._sums, "width": self._width}
+        return {"sums": self._sums.copy(), "width": self._width}
 
     def load(self, saved: dict[str, Any]) -> None:
-        self._sums, self._width = np.copy(saved["sums"]), saved["width"]
+        self._sums[:], self._width = saved["sums"], saved["width"]
         self._notes.clear()
+        if self._bins is not None:
+            self._bins.set_width(self._width)

@@ -10,9 +10,12 @@ A role is in one state at a time. The first state that applies counts:
 The engine only notes what happened, because it does so for every event. From time to time `_fold` adds the notes to
 bins of equal length, as nanoseconds per state. When the clock outgrows the bins, two bins become one and the length
 doubles. So memory is bounded, an event costs O(1), and nothing is rounded.
+
+Where this installation has the compiled bins (`_bins.c`), these take every note at once, and there is nothing to fold.
+They know no outages: with outages, the notes are folded.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -20,7 +23,21 @@ import numpy.typing as npt
 
 from colonnade.protocol.events import NANOSECONDS
 
-__all__ = ["JOB_ENDED", "JOB_STARTED", "MESSAGE_ARRIVED", "MESSAGE_LEFT", "Timeline", "add_at", "grown"]
+try:
+    from colonnade.drivers.simulator._bins import Bins
+except ImportError:  # not compiled here
+    Bins = None  # type: ignore[assignment,misc]
+
+__all__ = [
+    "JOB_ENDED",
+    "JOB_STARTED",
+    "MESSAGE_ARRIVED",
+    "MESSAGE_LEFT",
+    "Timeline",
+    "add_at",
+    "compiled_bins",
+    "grown",
+]
 
 # The kinds of notes. A message belongs to its sender.
 JOB_STARTED, JOB_ENDED, MESSAGE_LEFT, MESSAGE_ARRIVED = range(4)
@@ -44,9 +61,14 @@ class Timeline:
         bins = max(FEWEST_BINS, min(BINS, ALL_BINS // max(len(roles), 1)))
         self._ns = np.zeros((2 * len(roles), bins), np.int64)  # row: 2·role + state
         self._width = FIRST_BIN_NS
-        self._since, self._jobs, self._flying = np.zeros((3, len(roles)), np.int64)  # at the last fold
+        self._tracks = np.zeros((3, len(roles)), np.int64)  # since, jobs, flying: at the last fold
         self._notes: list[int] = []  # 4·role + kind, time, 4·role + kind, time, …
-        self.note = self._notes.extend  # note((4·role + kind, time)): the cheapest call there is
+        self._bins = None if any(self._outages) else compiled_bins(self._ns, self._tracks)
+        self.note: Callable[[int, int], None] = self._keep if self._bins is None else self._bins.note
+
+    def _keep(self, code: int, time: int) -> None:
+        """Take a note, 4·role + kind and time, to be folded later."""
+        self._notes.extend((code, time))
 
     def fold_if_long(self) -> None:
         """Keep the list of notes short. The engine calls this from time to time."""
@@ -57,8 +79,9 @@ class Timeline:
         """Nanoseconds (2·role + state, bin) for busy and transit, up to `now`, and the length of a bin in ns."""
         self._fold()
         ns, width = self._ns.copy(), self._width
-        state = _state(self._jobs, self._flying)
-        spans = np.stack([2 * np.arange(len(state)) + state, self._since, np.full(len(state), now)], 1)
+        since, jobs, flying = self._tracks
+        state = _state(jobs, flying)
+        spans = np.stack([2 * np.arange(len(state)) + state, since, np.full(len(state), now)], 1)
         spans = self._within_reach(spans[state != WAITING])
         ns, width = grown(ns, width, now)
         _add(ns, width, spans)
@@ -91,6 +114,8 @@ class Timeline:
         return ns
 
     def _fold(self) -> None:
+        if self._bins is not None:
+            self._width = self._bins.width()
         if not self._notes:
             return
         codes, times = np.fromiter(self._notes, np.int64, len(self._notes)).reshape(-1, 2).T
@@ -98,14 +123,14 @@ class Timeline:
         everyone = np.arange(len(self.roles))
         role, kind = np.concatenate([everyone, codes >> 2]), codes & 3  # each role's earlier state comes first
         order = np.argsort(role.astype(np.min_scalar_type(len(everyone))), kind="stable")  # of short numbers: by radix
-        role, time = role[order], np.concatenate([self._since, times])[order]
+        role, time = role[order], np.concatenate([self._tracks[0], times])[order]
         first = np.searchsorted(role, everyone)
         jobs, flying = (
             _running_sums(np.concatenate([before, change[kind]])[order], role, first)
-            for before, change in ((self._jobs, JOBS), (self._flying, FLYING))
+            for before, change in ((self._tracks[1], JOBS), (self._tracks[2], FLYING))
         )
         last = np.append(first[1:], len(role)) - 1
-        self._since, self._jobs, self._flying = time[last], jobs[last], flying[last]
+        self._tracks[:] = time[last], jobs[last], flying[last]
         state, until = _state(jobs, flying), np.append(time[1:], 0)
         state[last] = WAITING  # has not ended yet
         told = np.flatnonzero(state != WAITING)
@@ -127,15 +152,22 @@ class Timeline:
 
     def save(self) -> dict[str, Any]:
         self._fold()
-        return {name: getattr(self, f"_{name}") for name in _SAVED}
+        return {"ns": self._ns.copy(), "width": self._width, **dict(zip(_TRACKS, self._tracks.copy(), strict=True))}
 
     def load(self, saved: dict[str, Any]) -> None:
-        for name in _SAVED:
-            setattr(self, f"_{name}", np.copy(saved[name]) if name != "width" else saved[name])
+        self._ns[:], self._width = saved["ns"], saved["width"]
+        self._tracks[:] = [saved[name] for name in _TRACKS]
         self._notes.clear()
+        if self._bins is not None:
+            self._bins.set_width(self._width)
 
 
-_SAVED = ("ns", "width", "since", "jobs", "flying")
+_TRACKS = ("since", "jobs", "flying")
+
+
+def compiled_bins(ns: Spans, tracks: Spans) -> "Bins | None":
+    """The compiled bins over these arrays, if there are any."""
+    return Bins(ns, tracks, FIRST_BIN_NS) if Bins is not None and tracks.size else None
 
 
 def _state(jobs: Spans, flying: Spans) -> Spans:
