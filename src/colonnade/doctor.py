@@ -52,6 +52,7 @@ def examine(folder: Path, requirements: list[Requirement]) -> list[Check]:
         *_extras(requirements),
         *_computing(),
         _alignment(),
+        _simulator(),
         _disk(folder),
         _descriptors(),
         _clock(folder),
@@ -153,6 +154,20 @@ def _alignment() -> Check:
         return Check("alignment", "ok", f"{text}: this processor lacks AVX-512 IFMA")
     advice = "install from source again, with another C compiler (CC)"
     return Check("alignment", "note", f"{text}: the compiled file computes other points; {advice}")
+
+
+def _simulator() -> Check:
+    """Say whether the simulator's timeline and hash chain are compiled; both ways give the same numbers."""
+    bins = importlib.import_module("colonnade.drivers.simulator.timeline").Bins is not None
+    chain = bool(importlib.import_module("colonnade.protocol.trace").COMPILED)
+    if bins and chain:
+        return Check("simulator", "ok", "compiled: the timeline and the hash chain")
+    if (sys.platform, platform.machine()) != ("linux", "x86_64"):
+        return Check("simulator", "ok", "plain Python: there are no compiled files for this platform")
+    if bins:
+        return Check("simulator", "ok", "compiled: the timeline; this processor lacks SHA instructions")
+    advice = "an install from source with a C compiler and Python's headers delivers a fifth more events"
+    return Check("simulator", "note", f"plain Python; {advice}")
 
 
 def _existing(folder: Path) -> Path:

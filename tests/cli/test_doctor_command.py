@@ -53,7 +53,19 @@ def test_doctor_says_what_is_there(colonnade):
     assert (code, found["ok"]) == (0, True)
     assert found["packages"]["torch"] == importlib.metadata.version("torch")
     names = {check["name"] for check in found["checks"]}
-    assert names == {"python", "colonnade", "packages", "extras", "cores", "gpu", "alignment", "disk", "files", "clock"}
+    assert names == {
+        "python",
+        "colonnade",
+        "packages",
+        "extras",
+        "cores",
+        "gpu",
+        "alignment",
+        "simulator",
+        "disk",
+        "files",
+        "clock",
+    }
     code, out, _ = colonnade("doctor")
     assert code == 0 and len(out.splitlines()) <= 24, "one screen"
     assert all(name in out for name in names)
@@ -197,4 +209,22 @@ def test_doctor_says_why_points_are_raised_one_by_one(monkeypatch, file, status,
     monkeypatch.setattr(doctor.platform, "machine", lambda: "x86_64")
     monkeypatch.setattr(doctor.sys, "platform", "linux")
     check = doctor._alignment()
+    assert check.status == status and text in check.text
+
+
+@pytest.mark.parametrize(
+    ("bins", "chain", "machine", "status", "text"),
+    [
+        (object, True, "x86_64", "ok", "the timeline and the hash chain"),
+        (object, False, "x86_64", "ok", "lacks SHA instructions"),
+        (None, False, "x86_64", "note", "with a C compiler"),
+        (None, False, "arm64", "ok", "no compiled files for this platform"),
+    ],
+)
+def test_doctor_says_what_is_compiled_of_the_simulator(monkeypatch, bins, chain, machine, status, text):
+    monkeypatch.setattr("colonnade.drivers.simulator.timeline.Bins", bins)
+    monkeypatch.setattr("colonnade.protocol.trace.COMPILED", chain)
+    monkeypatch.setattr(doctor.platform, "machine", lambda: machine)
+    monkeypatch.setattr(doctor.sys, "platform", "linux")
+    check = doctor._simulator()
     assert check.status == status and text in check.text
