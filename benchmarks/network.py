@@ -141,22 +141,15 @@ async def bare_server(folder):
 async def bare_party(folder, name, address, seconds):
     from colonnade.testing.grpc_client import open_channel  # noqa: PLC0415 - `--against` may lack it
 
-    count = 0
-
-    async def play():
-        nonlocal count
-        data = PAYLOAD.tobytes()
+    async def play(landed):
         async with open_channel(identity(folder, name), address, LIMITS) as channel:
             call = channel.stream_stream("/bare/Echo")()
             while True:
-                await call.write(data)
+                await call.write(PAYLOAD.tobytes())
                 await call.read()
-                count += 1
+                landed()
 
-    task = asyncio.ensure_future(play())
-    await measure(lambda: count, seconds)
-    task.cancel()
-    await asyncio.gather(task, return_exceptions=True)
+    await measured(play, seconds)
 
 
 async def own_server(folder):
@@ -178,20 +171,22 @@ async def own_server(folder):
 async def own_party(folder, name, address, seconds):
     from colonnade.drivers.processes.pin import pinned_connection  # noqa: PLC0415 - `--against` may lack it
 
-    count = 0
-
-    async def play():
-        nonlocal count
-        data = PAYLOAD.tobytes()
+    async def play(landed):
         async with await pinned_connection(identity(folder, name), address, (), 2**20) as connection:
             call = connection.call("/bare/Echo")
             while True:
-                await call.send(data)
+                await call.send(PAYLOAD.tobytes())
                 await call.read()
-                count += 1
+                landed()
 
-    task = asyncio.ensure_future(play())
-    await measure(lambda: count, seconds)
+    await measured(play, seconds)
+
+
+async def measured(play, seconds):
+    """Run `play`, which calls its argument after each round trip."""
+    trips = []
+    task = asyncio.ensure_future(play(lambda: trips.append(None)))
+    await measure(lambda: len(trips), seconds)
     task.cancel()
     await asyncio.gather(task, return_exceptions=True)
 
