@@ -126,8 +126,8 @@ def test_what_is_not_live_json_is_none(tmp_path: Path, text: str) -> None:
 def test_fewer_bins_keep_the_time_in_each_state() -> None:
     lanes = Timeline(["server", "a"], [[], [(3_000_000, 9_000_000)]])
     for start in range(0, 790_000_000, 2_000_000):
-        lanes.note((0 + JOB_STARTED, start))
-        lanes.note((0 + JOB_ENDED, start + 500_000))
+        lanes.note(0 + JOB_STARTED, start)
+        lanes.note(0 + JOB_ENDED, start + 500_000)
     now = 790_500_000
     whole = lanes.shares(now)
     few = coarser(whole)

@@ -20,7 +20,7 @@ from colonnade.drivers.processes.transport.tls import Tls
 __all__ = ["Connection", "connect"]
 
 BUFFER = 2**18
-UNSENT = 2**18  # bytes that may wait for the socket before writers are told to wait
+UNSENT = 0  # bytes that may wait for the socket before writers are told to wait: uvloop then writes at once
 CLOSE_S = 5.0
 NO_ANSWER = "the server closed the connection"
 
