@@ -318,7 +318,7 @@ def test_padding_priorities_and_extensions_are_skipped():
 def keeps_little(pair):
     """What a stranger can make the server keep."""
     assert sum(len(ear.data) for ear in pair.ears) <= FIRST_WINDOW
-    assert len(pair.server.flows) <= 100 and len(pair.server._rest) <= 9 + http2.MAX_CONTROL_BYTES
+    assert len(pair.server.flows) <= http2.MOST_STREAMS and len(pair.server._rest) <= 9 + http2.MAX_CONTROL_BYTES
     assert pair.server._headers is None or len(pair.server._headers[2]) <= http2.MAX_HEADER_BYTES
     assert sum(map(len, pair.server.out)) < 20_000
 

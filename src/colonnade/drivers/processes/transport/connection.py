@@ -6,6 +6,7 @@ the socket there is no task and no other thread.
 
 import asyncio
 import hashlib
+import socket
 import ssl
 import threading
 import time
@@ -43,14 +44,12 @@ class Connection(asyncio.BufferedProtocol):
         tls: Tls,
         most_bytes: int,
         opened: Callable[["Connection", Headers], Receiver] | None = None,
-        max_streams: int = 100,
     ) -> None:
         self._tls, self._most_bytes = tls, most_bytes
         self.http2 = Http2(
             client=opened is None,
             flush=self._flush,
             opened=None if opened is None else lambda headers: opened(self, headers),
-            max_streams=max_streams,
         )
         self.address, self.port = "", 0  # of the other side
         self.heard = time.monotonic()
@@ -127,7 +126,9 @@ class Connection(asyncio.BufferedProtocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
         self._transport.set_write_buffer_limits(UNSENT)
-        peer = transport.get_extra_info("peername")
+        own, peer = transport.get_extra_info("socket"), transport.get_extra_info("peername")
+        if own is not None:
+            own.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # small frames leave at once, too
         if peer:
             self.address, self.port = str(peer[0]).removeprefix("::ffff:"), int(peer[1])
         self.on_made(self)

@@ -34,6 +34,7 @@ MAX_HEADER_BYTES = 2**14
 MAX_CONTROL_BYTES = 2**14  # of a frame that must be complete before it is read
 MAX_REPLIES = 1000  # that wait because the other side does not read
 STRANGERS_FRAMES = 256
+MOST_STREAMS = 256  # open at the same time
 
 _HEAD = Struct(">HBBBL")
 _SETTING = Struct(">HL")
@@ -43,7 +44,7 @@ _ID = 2**31 - 1
 
 DATA, HEADERS, PRIORITY, RST_STREAM, SETTINGS, PUSH_PROMISE, PING, GOAWAY, WINDOW_UPDATE, CONTINUATION = range(10)
 END_STREAM, ACK, END_HEADERS, PADDED, PRIORITISED = 0x1, 0x1, 0x4, 0x8, 0x20
-TABLE_SIZE, PUSH, MAX_STREAMS, INITIAL_WINDOW, MAX_FRAME = 1, 2, 3, 4, 5
+TABLE_SIZE, PUSH, INITIAL_WINDOW, MAX_FRAME = 1, 2, 4, 5
 
 
 class Code(IntEnum):
@@ -120,7 +121,7 @@ class Http2:
         client: bool,
         flush: Callable[[], None],
         opened: Callable[[Headers], Receiver] | None = None,  # a server's: makes the receiver of a new stream
-        max_streams: int = 100,
+        max_streams: int = MOST_STREAMS,
     ) -> None:
         self._client, self._flush, self._opened, self._max_streams = client, flush, opened, max_streams
         self.out: list[bytes | memoryview] = []
@@ -142,7 +143,9 @@ class Http2:
         self._send_room, self._room = FIRST_WINDOW, FIRST_WINDOW  # of the connection
         self._their_window, self._their_frame = FIRST_WINDOW, SMALLEST_FRAME
         settings = {MAX_FRAME: FRAME}
-        settings |= {PUSH: 0, INITIAL_WINDOW: WINDOW} if client else {MAX_STREAMS: max_streams}
+        # A server names no limit of streams. gRPC's client counts calls that its program has not yet dropped, too, and
+        # would wait with new ones. What goes beyond `max_streams` is refused.
+        settings |= {PUSH: 0, INITIAL_WINDOW: WINDOW} if client else {}
         self.out.append(_frame(SETTINGS, 0, 0, b"".join(_SETTING.pack(*setting) for setting in settings.items())))
         if client:
             self.out.insert(0, PREFACE)

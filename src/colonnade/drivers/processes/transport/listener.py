@@ -24,7 +24,6 @@ __all__ = ["Listener"]
 
 LOOK_S = 0.25
 BACKLOG = 512
-SPARE_STREAMS = 8  # above `max_calls`, so that a caller with too many calls gets an answer
 Handler = Callable[[Call], Coroutine[Any, Any, None]]
 
 
@@ -92,8 +91,7 @@ class Listener:
     # Connections
 
     def _connection(self) -> Connection:
-        streams = self._limits.max_calls + SPARE_STREAMS
-        connection = Connection(Tls(self._context, server=True), self._most_bytes, self._opened, streams)
+        connection = Connection(Tls(self._context, server=True), self._most_bytes, self._opened)
         connection.on_made, connection.on_lost = self._made, self._lost
         connection.on_refused = self._not_understood
         return connection
