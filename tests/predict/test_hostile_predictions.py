@@ -243,7 +243,8 @@ def test_no_message_of_the_server_ends_a_party(federation, door):
     asyncio.run_coroutine_threadsafe(garbage(), federation.loop).result(PATIENCE_S)
     assert predict(door, "C003")[0]["parties"] == list(NAMES) and federation.alive()
     whys = [line.why for line in federation.questions("shop")[1][-5:]]
-    assert whys == ["malformed", "", "malformed", "malformed", ""]
+    assert sorted(whys) == ["", "", *["malformed"] * 3], "an answer may take longer than the next refusals"
+    assert whys[0] == "malformed" and whys[-1] == ""
 
 
 def test_ids_that_were_never_aligned_are_not_answered_and_each_question_is_on_record(federation, capsys):
