@@ -305,6 +305,20 @@ def test_a_member_that_reads_no_answers_is_cut_off():
         pair.server.receive(memoryview(200 * frame(http2.PING, 0, 0, bytes(8))))
 
 
+def test_a_member_that_opens_streams_and_reads_no_end_is_cut_off():
+    pair = Pair()
+    pair.server.trusted = True
+    pair.server.choke(True)
+    streams = range(1, 2 * http2.MAX_REPLIES + 20, 2)
+    data = HELLO + b"".join(frame(http2.HEADERS, 5, stream, b"") for stream in streams)
+    with pytest.raises(Violation, match="does not read"):
+        for place in range(0, len(data), 9):
+            pair.server.receive(memoryview(data)[place : place + 9])
+            for flow in list(pair.server.flows.values()):
+                pair.server.end(flow, TRAILERS)
+    assert len(pair.ears) <= http2.MAX_REPLIES
+
+
 def test_padding_priorities_and_extensions_are_skipped():
     data = HELLO + frame(http2.HEADERS, 4 | 8 | 32, 1, b"\x03" + bytes(5) + BLOCK + bytes(3))
     data += frame(0, 8, 1, b"\x02abc" + bytes(2)) + frame(99, 0, 7, b"unknown" * 1000) + frame(0, 8 | 1, 1, b"\x00d")

@@ -4,7 +4,7 @@
     open, headers, data, reset  → bytes in `out`
 
 The other side may lie. Everything that it can make this side keep is limited: headers by `MAX_HEADER_BYTES`, content by
-the windows that this side grants, streams by `max_streams`, answers to its PINGs and SETTINGS by `MAX_REPLIES`. A
+the windows that this side grants, streams by `max_streams`, answers that it does not read by `MAX_REPLIES`. A
 connection that is not `trusted` gets no windows beyond the first and may send only `STRANGERS_FRAMES` frames. Content
 is handed over in pieces as it arrives, so a frame of any size needs no memory here. Padding and priorities are
 understood and have no use; pushes are refused.
@@ -436,10 +436,14 @@ class Http2:
             raise Violation(Code.PROTOCOL_ERROR, "pushed a stream")
 
     def _reply(self, frame: bytes) -> None:
+        self._count_reply()
+        self.out.append(frame)
+
+    def _count_reply(self) -> None:
+        """Count what this side has to answer, whether the other side reads it or not."""
         self.replies += 1
         if self.replies > MAX_REPLIES:
             raise Violation(Code.ENHANCE_YOUR_CALM, "asks for answers that it does not read")
-        self.out.append(frame)
 
     def _take_settings(self, flags: int, number: int, body: memoryview) -> None:
         if number or len(body) % _SETTING.size or (flags & ACK and body):
@@ -540,6 +544,7 @@ class Http2:
         if self.closing or len(self.flows) >= self._max_streams or self._opened is None:
             self._reply(_frame(RST_STREAM, 0, number, _NUMBER.pack(Code.REFUSED_STREAM)))
             return None
+        self._count_reply()
         receiver = self._opened(headers)
         flow = self.flows[number] = Flow(number, receiver, self._their_window)
         receiver.began(flow)
