@@ -70,7 +70,7 @@ __all__ = [
 ]
 
 SERVICE, JOIN, STATUS = "colonnade.Federation", "Join", "Status"
-REQUEST_S = 2.0  # for the empty request of a status
+REQUEST_S = 2.0  # for the empty request of a status, and the first message of a caller that is refused
 FAREWELL_S = 5.0
 NEWS_PAUSE_S = 2.0  # between two reports of one party
 MAX_ABSENT_S = 10.0  # extra time for parties that are away at the end
@@ -275,7 +275,7 @@ class Service:
             return  # without an answer: such a caller must not keep others out
         try:
             with span("join"):
-                peer = self._known(name, call)
+                peer = await self._listed(name, call)
                 hello, protocol = await self._hello(name, call)
                 self._admits_join(peer)
                 await self._admit(peer, hello)
@@ -296,6 +296,19 @@ class Service:
         if take_from_all([self._joins[peer.name]], 1, time.monotonic_ns()):
             self._node.refused["joins"] += 1
             raise Refused(f"joins more than {self._node.limits.max_joins} times a minute", final=False)
+
+    async def _listed(self, name: str, call: Call) -> Peer:
+        """The peer of this name; raises Refused, but not before the caller has spoken.
+
+        gRPC's client drops an answer that arrives before its own first message has left.
+        """
+        try:
+            return self._known(name, call)
+        except Refused:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(REQUEST_S):
+                    await call.read()
+            raise
 
     def _known(self, name: str, call: Call) -> Peer:
         """The peer of this name; raises Refused if it is not on the list or its certificate is not the pinned one."""
