@@ -212,7 +212,7 @@ def test_both_drivers_give_the_same_result(certificates, tmp_path, tools):
 
 @pytest.mark.parametrize("seed", [1, 2])
 def test_streams_that_break_lose_nothing(seed, certificates, tmp_path, tools):
-    chance, count = random.Random(seed), 250
+    chance, count = random.Random(seed), 600
 
     async def go():
         async with town(tools, certificates, tmp_path, talkers(count, burst=3)) as made:
