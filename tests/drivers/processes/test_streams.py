@@ -337,6 +337,12 @@ def test_why_there_is_no_connection(certificates, tmp_path):
     async def run():
         words, address = await cause(hang_up)
         assert words == CLOSED
+
+        async def speak_http(reader, writer):
+            writer.write(b"HTTP/1.0 400 Bad Request\r\n\r\n")
+            writer.close()
+
+        assert "does not speak TLS" in (await cause(speak_http))[0]
         with pytest.raises(OSError) as raised:
             await pinned_connection(identity(certificates, "bank"), address, (), 2**20)
         assert cause_in_words(raised.value) == NOBODY

@@ -22,6 +22,7 @@ __all__ = ["CLOSED", "NOBODY", "NOT_OURS", "NotPinned", "cause_in_words", "pinne
 _BY_DATE = (9, 10)  # OpenSSL: not valid yet, expired
 
 NOBODY = "no server listens there"
+NO_TLS = "what listens there does not speak TLS: another program may use this port"
 NOT_OURS = "the server's certificate was not signed by network.authority"
 REFUSES = "the server closed the connection; it may not accept this certificate"
 CLOSED = "the server closed the connection; if this repeats, the server may not accept this certificate: see its log"
@@ -92,6 +93,8 @@ def cause_in_words(error: OSError) -> str:
             return NOBODY
         case ssl.SSLCertVerificationError():
             return NOT_OURS
+        case ssl.SSLError(reason="WRONG_VERSION_NUMBER" | "HTTP_REQUEST" | "RECORD_LAYER_FAILURE"):
+            return NO_TLS
         case TimeoutError():
             return "the server did not answer the TLS handshake"
         case ssl.SSLError() | ConnectionError():

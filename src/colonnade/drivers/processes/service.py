@@ -10,6 +10,7 @@ members share no limit with members, and the server reads nothing that they send
 
 import asyncio
 import contextlib
+import os
 import secrets
 import ssl
 import time
@@ -174,8 +175,8 @@ class Service:
             raise ConfigError(
                 "network.address",
                 address,
-                f"cannot listen there ({error.strerror or error}): if another server uses this port, stop it or choose "
-                "another port",
+                f"cannot listen there ({os.strerror(error.errno) if error.errno else error}): if another server uses "
+                "this port, stop it or choose another port",
             ) from None
         return f"{host}:{found}"
 
