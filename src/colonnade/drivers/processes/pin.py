@@ -14,15 +14,13 @@ from cryptography import x509
 from colonnade.drivers.processes.identity import SERVER, Identity, date_in_words, whole_seconds
 from colonnade.drivers.processes.transport.calls import CallLost
 from colonnade.drivers.processes.transport.connection import Connection, connect
-from colonnade.drivers.processes.transport.tls import client_context
+from colonnade.drivers.processes.transport.tls import BY_DATE, NO_TLS, cause_of, client_context
 from colonnade.protocol.errors import RemoteProtocolError
 
 __all__ = ["CLOSED", "NOBODY", "NOT_OURS", "NotPinned", "cause_in_words", "pinned_connection", "why_lost"]
 
-_BY_DATE = (9, 10)  # OpenSSL: not valid yet, expired
-
 NOBODY = "no server listens there"
-NO_TLS = "what listens there does not speak TLS: another program may use this port"
+OTHER_PROGRAM = "what listens there does not speak TLS: another program may use this port"
 NOT_OURS = "the server's certificate was not signed by network.authority"
 REFUSES = "the server closed the connection; it may not accept this certificate"
 CLOSED = "the server closed the connection; if this repeats, the server may not accept this certificate: see its log"
@@ -47,7 +45,7 @@ async def pinned_connection(
         async with asyncio.timeout(within_s):
             connection = await connect(client_context(identity), *_place(address), most_bytes)
     except ssl.SSLCertVerificationError as error:
-        if error.verify_code in _BY_DATE:
+        if cause_of(error) in BY_DATE:
             raise Refused(await _servers_dates(identity, address, most_bytes, within_s)) from None
         raise
     shown = connection.fingerprint
@@ -93,8 +91,8 @@ def cause_in_words(error: OSError) -> str:
             return NOBODY
         case ssl.SSLCertVerificationError():
             return NOT_OURS
-        case ssl.SSLError(reason="WRONG_VERSION_NUMBER" | "HTTP_REQUEST" | "RECORD_LAYER_FAILURE"):
-            return NO_TLS
+        case ssl.SSLError() if cause_of(error) == NO_TLS:
+            return OTHER_PROGRAM
         case TimeoutError():
             return "the server did not answer the TLS handshake"
         case ssl.SSLError() | ConnectionError():

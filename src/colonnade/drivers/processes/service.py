@@ -251,7 +251,7 @@ class Service:
 
     def _is_member(self, name: str, call: Call) -> bool:
         listed = name in self._node.peers or name == self._identity.name
-        return listed and self._members.why_not(name, fingerprint(_certificate(call))) is None
+        return listed and call.peer is not None and self._members.why_not(name, call.peer.fingerprint) is None
 
     def _count(self, kind: str, **complaint: Any) -> None:
         """Count a refusal, and log it once."""

@@ -39,7 +39,6 @@ class Status(IntEnum):
     PERMISSION_DENIED = 7
     RESOURCE_EXHAUSTED = 8
     UNIMPLEMENTED = 12
-    INTERNAL = 13
 
 
 class CallLost(Exception):
@@ -140,7 +139,7 @@ class Call:
         return not (self.flow.pending or self.flow.ended_here or self._http2.choked)
 
     def write(self, message: bytes) -> None:
-        """Write a message. What there is no room for yet is kept: ask `ready` first, or wait for `flushed`."""
+        """Write a message. What there is no room for yet is kept: ask `ready` first, or use `send`."""
         self._answer()
         self._http2.data(self.flow, _PREFIX.pack(0, len(message)), message)
 
@@ -219,9 +218,8 @@ class Call:
                     return
                 compressed, self._left = _PREFIX.unpack(self._prefix)
                 if compressed or self._left > self._most_bytes:
-                    self._refuse(
-                        "compressed" if compressed else f"of {self._left} bytes; the limit is {self._most_bytes}"
-                    )
+                    too_large = f"sent a message of {self._left} bytes; the limit is {self._most_bytes}"
+                    self._refuse("sent a compressed message" if compressed else too_large)
                     return
                 self._prefix, self._inside = b"", True
             if not self._message and len(data) >= self._left:
@@ -237,8 +235,7 @@ class Call:
             if self.flow.ended_there:
                 return  # the message ended the call
 
-    def _refuse(self, what: str) -> None:
-        words = f"sent a message {what}"
+    def _refuse(self, words: str) -> None:
         if self.peer is not None:
             self.finish(Status.RESOURCE_EXHAUSTED, words)
         else:
@@ -256,9 +253,8 @@ class Call:
 
     def took_reset(self, words: str) -> None:
         """Note that the call was cut off."""
-        if self._status is not None and self._status[0] == Status.OK:
-            self._end(None)
-        self._end(CallLost(words))
+        answered = self._status is not None and self._status[0] == Status.OK
+        self._end(None if answered else CallLost(words))
 
     def closed(self) -> None:
         """Tell the writer and the server."""

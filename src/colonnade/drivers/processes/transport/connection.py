@@ -51,7 +51,7 @@ class Connection(asyncio.BufferedProtocol):
             flush=self._flush,
             opened=None if opened is None else lambda headers: opened(self, headers),
         )
-        self.address, self.port = "", 0  # of the other side
+        self.address = ""  # of the other side
         self.heard = time.monotonic()
         self.spoke = False  # the other side, through TLS
         self.shaken: asyncio.Future[None] = asyncio.get_running_loop().create_future()  # the handshake; or its error
@@ -130,7 +130,7 @@ class Connection(asyncio.BufferedProtocol):
         if own is not None:
             own.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # small frames leave at once, too
         if peer:
-            self.address, self.port = str(peer[0]).removeprefix("::ffff:"), int(peer[1])
+            self.address = str(peer[0]).removeprefix("::ffff:")
         self.on_made(self)
         if not self._dead:
             self._shake()

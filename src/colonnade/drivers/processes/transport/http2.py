@@ -52,7 +52,6 @@ class Code(IntEnum):
 
     NO_ERROR = 0
     PROTOCOL_ERROR = 1
-    INTERNAL_ERROR = 2
     FLOW_CONTROL_ERROR = 3
     FRAME_SIZE_ERROR = 6
     REFUSED_STREAM = 7
@@ -345,9 +344,9 @@ class Http2:
     # Content
 
     def _take_padded_head(self, view: memoryview, place: int, size: int, flags: int, number: int) -> int:
-        if size < 1 or len(view) == place:
-            if size < 1:
-                raise Violation(Code.FRAME_SIZE_ERROR, "sent padding without a length")
+        if size < 1:
+            raise Violation(Code.FRAME_SIZE_ERROR, "sent padding without a length")
+        if len(view) == place:
             return 0
         padding: int = view[place]
         if padding >= size:

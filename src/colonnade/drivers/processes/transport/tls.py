@@ -11,18 +11,19 @@ from ssl import MemoryBIO, SSLContext, SSLError
 
 from colonnade.drivers.processes.identity import SERVER, Identity
 
-__all__ = ["BY_DATE", "Tls", "cause_of", "client_context", "server_context"]
+__all__ = ["BY_DATE", "NO_TLS", "Tls", "cause_of", "client_context", "server_context"]
 
 EXPIRED, TOO_NEW = "an expired certificate", "a certificate that is not yet valid"
 BY_DATE = (EXPIRED, TOO_NEW)
+NO_TLS = "does not speak TLS"
 _BAD_DATES = {9: TOO_NEW, 10: EXPIRED}  # OpenSSL's codes
 _CAUSES = {
     "PEER_DID_NOT_RETURN_A_CERTIFICATE": "no certificate",
     "CERTIFICATE_VERIFY_FAILED": "a certificate of another authority",
-    "WRONG_VERSION_NUMBER": "does not speak TLS",
-    "PACKET_LENGTH_TOO_LONG": "does not speak TLS",
-    "RECORD_LAYER_FAILURE": "does not speak TLS",
-    "HTTP_REQUEST": "does not speak TLS",
+    "WRONG_VERSION_NUMBER": NO_TLS,
+    "PACKET_LENGTH_TOO_LONG": NO_TLS,
+    "RECORD_LAYER_FAILURE": NO_TLS,
+    "HTTP_REQUEST": NO_TLS,
     "UNSUPPORTED_PROTOCOL": "speaks an older TLS than 1.3",
     "TLSV1_ALERT_UNKNOWN_CA": "does not accept this server's authority",
     "SSLV3_ALERT_CERTIFICATE_EXPIRED": "takes this server's certificate for expired: compare the clocks",
@@ -64,7 +65,7 @@ def _context(protocol: int, identity: Identity) -> SSLContext:
 
 
 def cause_of(error: SSLError) -> str:
-    """What is wrong with the caller at whom a handshake failed, in words."""
+    """Say why a handshake failed: what the caller lacks or does."""
     code = getattr(error, "verify_code", None)
     if code in _BAD_DATES:
         return _BAD_DATES[code]
