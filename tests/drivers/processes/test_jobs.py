@@ -239,6 +239,18 @@ def test_a_kind_that_proved_short_runs_in_the_event_loop():
     play(scene, quick=[f"quick-{number}" for number in range(100)])
 
 
+def test_a_job_aside_sees_what_a_short_job_before_it_learned():
+    async def scene(bench):
+        bench.ask(1, "a")  # proves short
+        await bench.until(lambda: bench.delivered == ["a"])
+        bench.ask(2, "b")
+        bench.ask(3, "c", aside=True)  # in the same turn of the loop
+        await bench.until(lambda: len(bench.delivered) == 3)
+        assert bench.started == ["a", "b", "c"] and bench.delivered == ["a", "b", "c"]
+
+    play(scene, quick=("a", "b", "c"))
+
+
 def test_a_short_job_goes_to_a_thread_while_another_one_runs():
     async def scene(bench):
         bench.jobs._seconds["answer"] = INLINE_S / 10
