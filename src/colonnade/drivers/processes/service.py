@@ -251,7 +251,9 @@ class Service:
 
     def _is_member(self, name: str, call: Call) -> bool:
         listed = name in self._node.peers or name == self._identity.name
-        return listed and call.peer is not None and self._members.why_not(name, call.peer.fingerprint) is None
+        return (
+            listed and call.connection is not None and self._members.why_not(name, call.connection.fingerprint) is None
+        )
 
     def _count(self, kind: str, **complaint: Any) -> None:
         """Count a refusal, and log it once."""
@@ -267,8 +269,8 @@ class Service:
 
     def _cut_if_open(self, call: Call) -> None:
         """End the connection of a call that the server has ended, if the caller has still not read its end."""
-        if call in self._open and call.peer is not None:
-            call.peer.abort("the caller does not read")
+        if call in self._open and call.connection is not None:
+            call.connection.abort("the caller does not read")
 
     async def _join(self, call: Call) -> None:
         name = _common_name(call)
@@ -549,11 +551,11 @@ def _certificate(call: Call) -> bytes:
 
 
 def _shown(call: Call) -> bytes:
-    assert call.peer is not None
-    return call.peer.certificate
+    assert call.connection is not None
+    return call.connection.certificate
 
 
 def _host(call: Call) -> str:
     """The caller's address without the port, which differs every time."""
-    assert call.peer is not None
-    return call.peer.address
+    assert call.connection is not None
+    return call.connection.address

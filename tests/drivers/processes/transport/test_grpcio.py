@@ -6,29 +6,19 @@ import contextlib
 import grpc
 import pytest
 
-from colonnade.drivers.processes.certificates import Identity, throw_away
 from colonnade.drivers.processes.limits import Limits
 from colonnade.drivers.processes.pin import pinned_connection
 from colonnade.drivers.processes.transport.calls import Call, CallFailed, CallLost, Status
 from colonnade.drivers.processes.transport.listener import Listener
 from colonnade.testing.grpc_client import open_channel
 
+from .conftest import identity
+
 SIZES = (0, 1, 5, 16_384, 65_530, 65_535, 65_536, 1_000_000, 10_000_000)
 MOST = 11_000_000
 LIMITS = Limits(max_message_mb=11.0)
 WAIT_S = 60
 TEXT = "50 % of Ä\nis “less” than 100 %"
-
-
-@pytest.fixture(scope="module")
-def certificates(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("federation") / "certificates"
-    throw_away(["bank"], folder)
-    return folder
-
-
-def identity(folder, name):
-    return Identity.load(folder / f"{name}.pem", folder / f"{name}.key", folder / "ca.pem")
 
 
 class Server:

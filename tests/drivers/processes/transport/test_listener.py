@@ -16,7 +16,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from colonnade.drivers.processes import certificates as authority
-from colonnade.drivers.processes.certificates import Identity, throw_away
+from colonnade.drivers.processes.certificates import throw_away
 from colonnade.drivers.processes.limits import Limits
 from colonnade.drivers.processes.pin import pinned_connection, why_lost
 from colonnade.drivers.processes.transport.calls import CallLost
@@ -24,19 +24,10 @@ from colonnade.drivers.processes.transport.connection import Connection
 from colonnade.drivers.processes.transport.listener import Listener
 from colonnade.drivers.processes.transport.tls import client_context
 
+from .conftest import identity
+
 CALM = Limits(handshake_s=1e6, heartbeat_s=1e5, lost_after_s=1e6)
 WAIT_S = 60
-
-
-@pytest.fixture(scope="module")
-def certificates(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("federation") / "certificates"
-    throw_away(["bank"], folder)
-    return folder
-
-
-def identity(folder, name):
-    return Identity.load(folder / f"{name}.pem", folder / f"{name}.key", folder / "ca.pem")
 
 
 @contextlib.asynccontextmanager

@@ -56,9 +56,9 @@ class CallFailed(Exception):
 class Call:
     """One call, of a client or at a server."""
 
-    def __init__(self, http2: Http2, most_bytes: int, peer: "Connection | None" = None) -> None:
+    def __init__(self, http2: Http2, most_bytes: int, connection: "Connection | None" = None) -> None:
         self._http2, self._most_bytes = http2, most_bytes
-        self.peer = peer  # at a server: the connection
+        self.connection = connection  # at a server: the connection
         self.flow: Flow
         self.task: asyncio.Task[None] | None = None  # a server's, which answers
         self.on_ready: Callable[[], None] = _nothing  # called when more may be written
@@ -179,7 +179,7 @@ class Call:
         self._http2.widen(self.flow)
 
     def _answer(self) -> None:
-        if self.peer is not None and not self._answered:
+        if self.connection is not None and not self._answered:
             self._answered = True
             self._http2.headers(self.flow, _ANSWER)
 
@@ -191,7 +191,7 @@ class Call:
 
     def took_headers(self, headers: Headers) -> None:
         """Note the status in an answer's headers or trailers."""
-        if self.peer is not None:
+        if self.connection is not None:
             return
         found = dict(headers)
         if b"grpc-status" in found:
@@ -236,7 +236,7 @@ class Call:
                 return  # the message ended the call
 
     def _refuse(self, words: str) -> None:
-        if self.peer is not None:
+        if self.connection is not None:
             self.finish(Status.RESOURCE_EXHAUSTED, words)
         else:
             self.cancel()
@@ -245,7 +245,7 @@ class Call:
     def took_end(self) -> None:
         """Note the end of what the other side sends."""
         cut = self._inside or self._prefix
-        if self.peer is None and not cut:
+        if self.connection is None and not cut:
             status, words = self._status or (Status.UNKNOWN, "the server ended the call without a status")
             self._end(None if status == Status.OK else CallFailed(status, words))
         else:

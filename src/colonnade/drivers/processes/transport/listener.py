@@ -154,17 +154,17 @@ class Listener:
 
     def member_calls(self, call: Call) -> None:
         """Note that a member makes this call."""
-        if call.peer in self._all:
-            self._calls[call.peer] += 1
-            self._is_no_stranger(call.peer)
+        if call.connection in self._all:
+            self._calls[call.connection] += 1
+            self._is_no_stranger(call.connection)
 
     def member_hung_up(self, call: Call) -> None:
         """Note that a call of a member ended."""
-        if call.peer in self._all:
-            self._calls[call.peer] -= 1
-            if not self._calls[call.peer]:
-                del self._calls[call.peer]
-                self._is_stranger(call.peer)  # from now on, until its next call
+        if call.connection in self._all:
+            self._calls[call.connection] -= 1
+            if not self._calls[call.connection]:
+                del self._calls[call.connection]
+                self._is_stranger(call.connection)  # from now on, until its next call
 
     # Calls
 
